@@ -11,7 +11,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from head_tools import KINDS, N_OUTPUTS, OPTIONS, K, N, cvxpy_problem, make_head, make_targets, seen_by
+from head_tools import KINDS, OPTIONS, K, N, cvxpy_problem, make_head, make_targets, seen_by
 from large_margin_tools import minimise
 from regbayes.engine import Status, Threads
 from regbayes.margins.design import Inputs
@@ -21,8 +21,6 @@ from regbayes.margins.head import (
     Head,
     Tolerance,
     WarmStart,
-    score_multipliers,
-    simplex_multipliers,
 )
 from regbayes.margins.targets import Cells, Classes, ObservedMatrix, Signs, fill_matrix, observe_classes, zero_one_cost
 
@@ -279,18 +277,6 @@ def test_samples_without_targets_give_zero_weights(kind, rng):
 def test_unsorted_rows_raise(rng):
     with pytest.raises(ValueError, match="rows must ascend"):
         Head(make_targets("signs", rng, 3), True, rows=np.array([2, 0, 1]))
-
-
-@pytest.mark.parametrize("squared", [False, True])
-def test_score_multipliers_convert_to_simplexes_and_back(rng, squared):
-    head, _ = make_head("classes", squared, rng)
-    labels, form = head.targets.labels, head.form
-    omega = rng.uniform(size=(N, N_OUTPUTS))
-    if squared:
-        omega[np.arange(N), labels] = 0.0
-    else:
-        omega *= (form.total / omega.sum(axis=1))[:, None]
-    np.testing.assert_allclose(simplex_multipliers(score_multipliers(omega, labels), labels, form), omega, atol=1e-12)
 
 
 # --- many samples -----------------------------------------------------------------------------------------------------

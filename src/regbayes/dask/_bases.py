@@ -29,7 +29,9 @@ from regbayes.dask.source import (
     read_plain,
     sizes_of,
 )
+from regbayes.engine.source import Strata
 from regbayes.estimators._bases import fit_data
+from regbayes.estimators._sources import Labels, code_labels, spread_of_targets
 from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.margins.head import HEAD_POLICY
 
@@ -115,6 +117,22 @@ class OnCluster(BaseEstimator):
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
         """Fit to validated samples; ``data`` has the user's arguments for callbacks."""
         raise NotImplementedError
+
+    def _read_classes(self, source: DaskSource, unlabeled: Any = None) -> tuple[Labels, Strata]:
+        """Set ``classes_``; return the classes, and the strata of samples of each class and of unlabeled ones."""
+        labels: Labels = source.summarize(Labels.of, unlabeled)
+        labels.check(self, unlabeled)
+        self.classes_ = labels.classes
+        kinds = partial(code_labels, classes=labels.classes, unlabeled=unlabeled, rest=len(labels.classes))
+        return labels, Strata(np.append(labels.counts, labels.n_rest), kinds)
+
+    def _count_labels(self, source: DaskSource, unlabeled: Any = None) -> int:
+        """Set ``classes_`` to the columns of a matrix of labels; return their number."""
+        ranges = source.summarize(spread_of_targets, unlabeled).ranges.array()
+        if not np.all(np.isin(ranges[np.isfinite(ranges)], (0, 1))):
+            raise ValueError("Several columns of `y` must be labels: 0, 1, or NaN where missing.")
+        self.classes_ = np.arange(ranges.shape[1])
+        return int(ranges.shape[1])
 
     def to_local(self) -> Any:
         """Return the fitted model as the plain estimator, for arrays in memory and for files.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +19,7 @@ from regbayes.dask.blocks import DaskBlocks, exists, find_client, itself
 from regbayes.dask.source import align, check_kinds, chunks_of, kind_of, place, sizes_of
 from regbayes.engine.source import Ranges
 from regbayes.kernels import arrays, arrays_atoms
-from regbayes.regularization.diagnostics import pareto_k, tail_index, tail_size
+from regbayes.regularization.diagnostics import effective_sample_size, pareto_k, tail_index
 from regbayes.regularization.draws import UNNAMED, as_draws
 from regbayes.regularization.features import Expression, Features, evaluate_features
 from regbayes.regularization.log_partition import FEW, WeightedAtoms, find_units, standardize
@@ -178,33 +177,13 @@ def tilt_weights(features: Features, phi: Floats, logs: DrawBlock | None) -> Dra
     return DrawBlock([scores if logs is None else scores + arrays.to_host(logs.variables[0])], 0)
 
 
-@dataclass(frozen=True)
-class Mass:
-    """Number of draws and log sums of weights and squared weights."""
-
-    n: int
-    log_total: float
-    log_squares: float
-    largest: Floats  # largest log-weights
+def read_weights(block: DrawBlock, logs: DrawBlock | None) -> Floats:
+    """Return the log-weights of a block in CPU memory."""
+    return np.zeros(len(block)) if logs is None else arrays.to_host(logs.variables[0])
 
 
-def measure_mass(block: DrawBlock, logs: DrawBlock | None, n_largest: int) -> Mass:
-    """Return the mass of a block."""
-    n = len(block)
-    if logs is None:
-        return Mass(n, math.log(n), math.log(n), np.zeros(1))
-    values = arrays.to_host(logs.variables[0])
-    top = np.sort(values)[max(n - n_largest, 0) :]
-    return Mass(n, float(logsumexp(values)), float(logsumexp(2.0 * values)), top)
-
-
-def choose(block: DrawBlock, logs: DrawBlock | None, number: int, seed: int) -> list[Any]:
-    """Resample draws of a block by their weights into CPU memory."""
-    weights = None
-    if logs is not None:
-        values = arrays.to_host(logs.variables[0])
-        weights = np.exp(values - logsumexp(values)) if number else None
-    chosen = np.random.default_rng(seed).choice(len(block), size=number, p=weights)
+def take_draws(block: DrawBlock, chosen: Indices) -> list[Any]:
+    """Return draws of a block in CPU memory."""
     return [arrays.to_host(arrays.take_rows(values, chosen)) for values in block.variables]
 
 
@@ -217,7 +196,8 @@ class Samples(Posterior):
 
     Draws are computed once and stored by the workers in CPU or GPU memory. Features are functions of a block of draws.
     Draws are treated as independent, and Monte Carlo errors are NaN. Contradictory constraints, and those that only a
-    limit of tilts satisfies, end with a warning that the solver did not converge.
+    limit of tilts satisfies, end with a warning that the solver did not converge. Diagnostics of the weights copy them
+    to the client, 8 bytes per draw.
 
     Parameters
     ----------
@@ -253,11 +233,11 @@ class Samples(Posterior):
         self._filled = blocks.gather(exists)
         if not any(self._filled):
             raise ValueError("`draws` is empty.")
-        self.blocks, self.log_weights = blocks.keep(self._filled), None
+        self.blocks, self._weights = blocks.keep(self._filled), None
         if log_weights is not None:
             if np.ndim(log_weights) != 1:
                 raise ValueError(f"log_weights must have one entry per draw, got shape {np.shape(log_weights)}")
-            self.log_weights = self._place({"log_weights": log_weights}).keep(self._filled)
+            self._weights = self._place({"log_weights": log_weights}).keep(self._filled)
 
     def _place(self, given: Mapping[str, Any]) -> DaskBlocks:
         """Return blocks of arrays with the chunks of the draws."""
@@ -280,7 +260,7 @@ class Samples(Posterior):
 
     def bind(self, features: Features) -> BlockAtoms:
         """Return the log-partition function of evaluated features."""
-        atoms = features.values.map(weigh_atoms, self.log_weights)
+        atoms = features.values.map(weigh_atoms, self._weights)
         kinds = atoms.gather(kind_of_atoms)
         if not any(kinds):
             raise ValueError("log_weights gives no draw any weight")
@@ -292,8 +272,8 @@ class Samples(Posterior):
         evaluated = as_features(self, features)
         phi = as_multipliers(multipliers, len(evaluated.names))
         other = object.__new__(type(self))
-        known = {name: value for name, value in vars(self).items() if name not in ("_masses", "_largest", "pareto_k")}
-        vars(other).update(known, log_weights=evaluated.values.map(tilt_weights, phi, self.log_weights))
+        known = {name: value for name, value in vars(self).items() if name not in ("_logs", "pareto_k")}
+        vars(other).update(known, _weights=evaluated.values.map(tilt_weights, phi, self._weights))
         return other
 
     def expectation(self, features: Any) -> Floats:
@@ -312,53 +292,46 @@ class Samples(Posterior):
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
         """Resample draws by their weights, with replacement, as arrays in memory."""
-        rng, totals = np.random.default_rng(rng), [mass.log_total for mass in self._masses]
+        rng, totals = np.random.default_rng(rng), [logsumexp(own) for own in self._logs]
         numbers = rng.multinomial(size, np.exp(totals - logsumexp(totals))).tolist()
-        seeds = rng.integers(0, 2**63, len(totals)).tolist()
-        parts = self.blocks.map(choose, self.log_weights, numbers, seeds).gather(itself)
-        order = rng.permutation(size)
+        chosen = [
+            rng.choice(len(own), number, p=np.exp(own - total)) if number else np.zeros(0, dtype=np.int64)
+            for own, total, number in zip(self._logs, totals, numbers, strict=True)
+        ]
+        parts, order = self.blocks.map(take_draws, chosen).gather(itself), rng.permutation(size)
         columns = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
         return dict(zip(self.variables, columns, strict=True)) if self.named else columns[0]
 
-    def _measure(self, n_largest: int) -> list[Mass]:
-        return self.blocks.map(measure_mass, self.log_weights, n_largest).gather(itself)
-
     @cached_property
-    def _masses(self) -> list[Mass]:
-        return self._measure(1)
+    def _logs(self) -> list[Floats]:
+        """Log-weights of each block, in the memory of the client."""
+        return self.blocks.map(read_weights, self._weights).gather(itself)
+
+    @property
+    def log_weights(self) -> Floats:
+        """Normalized log-weights of all draws, (n,)."""
+        logs = np.concatenate(self._logs)
+        return logs - logsumexp(logs)
 
     @property
     def n_atoms(self) -> int:
         """Number of draws, including those of weight zero."""
-        return sum(mass.n for mass in self._masses)
+        return sum(map(len, self._logs))
 
     @property
     def effective_sample_size(self) -> float:
         """Kish's effective number of draws; autocorrelation within chains is not counted."""
-        totals, squares = ([getattr(mass, name) for mass in self._masses] for name in ("log_total", "log_squares"))
-        return float(np.exp(2.0 * logsumexp(totals) - logsumexp(squares)))
-
-    @property
-    def max_log_weight(self) -> float:
-        """The largest log-weight, normalized."""
-        totals = [mass.log_total for mass in self._masses]
-        return float(max(mass.largest.max() for mass in self._masses) - logsumexp(totals))
+        return effective_sample_size(self.log_weights)
 
     @cached_property
     def pareto_k(self) -> float:
         """Pareto k-hat of the weights; above 0.7 the draws are unreliable."""
-        return -math.inf if self.log_weights is None else pareto_k(self._largest, n_draws=self.n_atoms)
+        return pareto_k(self.log_weights)
 
     @property
     def tail_index(self) -> float:
         """Hill's tail index of the weights; above 1/3 standard errors may be too small."""
-        return 0.0 if self.log_weights is None else tail_index(self._largest, n_draws=self.n_atoms)
-
-    @cached_property
-    def _largest(self) -> Floats:
-        """The log-weights of the tail and the next smaller one."""
-        size = tail_size(self.n_atoms) + 1
-        return np.sort(np.concatenate([mass.largest for mass in self._measure(size)]))[-size:]
+        return tail_index(self.log_weights)
 
     def __repr__(self) -> str:
         return f"regbayes.dask.Samples({', '.join(f'{name}: {v.shape}' for name, v in self.variables.items())})"

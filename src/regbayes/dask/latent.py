@@ -18,7 +18,7 @@ from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import ibp, ilsvm, ilsvm_regressor
 from regbayes.estimators._bases import TrainingRows, cost_matrix, warn_if_unscaled
 from regbayes.estimators._batches import observe_values
-from regbayes.estimators._sources import Labels, Moments, Spread, code_labels
+from regbayes.estimators._sources import Moments, Spread, code_labels, read_numbers, spread_of_targets
 from regbayes.estimators.ilsvm import is_label_matrix
 from regbayes.joint.model import RowSums
 from regbayes.joint.problem import RowBlock, SampledHead
@@ -69,29 +69,8 @@ class ValueTargets:
 
     def __call__(self, block: Samples) -> Observed:
         """Return the targets of a block."""
-        values = read_values(block, self.unlabeled)
+        values = read_numbers(block, self.unlabeled)
         return observe_values((values - self.mean) / self.scale, block.weights, self.signs)
-
-
-def read_values(block: Samples, unlabeled: Any) -> Floats:
-    """Return the targets of a block as numbers, (n, outputs), NaN where missing."""
-    assert block.y is not None
-    try:
-        values = np.array(block.y, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"y must hold numbers, got {block.y[:1].tolist()} in a block") from None
-    values = values.reshape(len(block), -1)
-    if unlabeled is not None:
-        values[values == unlabeled] = np.nan
-    return values
-
-
-def spread_of_values(block: Samples, unlabeled: Any) -> Spread:
-    """Return moments and ranges of the targets of each output."""
-    values = read_values(block, unlabeled)
-    rows, outputs = np.nonzero(~np.isnan(values))
-    weights = None if block.weights is None else block.weights[rows]
-    return Spread.of_groups(values[rows, outputs], outputs, weights, values.shape[1])
 
 
 @dataclass(frozen=True)
@@ -223,20 +202,12 @@ class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
     def _read_targets(self, source: DaskSource) -> tuple[Callable[[Samples], Observed], Strata, int]:
         if self._several:
             self._check_several()
-            ranges = source.summarize(spread_of_values, self.unlabeled).ranges.array()
-            if not np.all(np.isin(ranges[np.isfinite(ranges)], (0, 1))):
-                raise ValueError("Several columns of `y` must be labels: 0, 1, or NaN where missing.")
-            n_labels = ranges.shape[1]
-            self.classes_ = np.arange(n_labels)
+            n_labels = self._count_labels(source, self.unlabeled)
             signs = ValueTargets(np.zeros(n_labels), np.ones(n_labels), True, self.unlabeled)
             return signs, self._strata(source, signs), n_labels
-        labels: Labels = source.summarize(Labels.of, self.unlabeled)
-        labels.check(self, self.unlabeled)
-        classes = self.classes_ = labels.classes
-        cost = cost_matrix(self.cost, len(classes))
-        kinds = partial(code_labels, classes=classes, unlabeled=self.unlabeled, rest=len(classes))
-        observe = ClassTargets(classes, labels.weights_by_class(self.class_weight), cost, self.unlabeled)
-        return observe, Strata(np.append(labels.counts, labels.n_rest), kinds), len(classes)
+        labels, strata = self._read_classes(source, self.unlabeled)
+        cost, by_class = cost_matrix(self.cost, len(self.classes_)), labels.weights_by_class(self.class_weight)
+        return ClassTargets(self.classes_, by_class, cost, self.unlabeled), strata, len(self.classes_)
 
 
 class ILSVMRegressor(OnClusterFeatures, ilsvm_regressor.ILSVMRegressor):
@@ -251,7 +222,7 @@ class ILSVMRegressor(OnClusterFeatures, ilsvm_regressor.ILSVMRegressor):
         return Reader(n_columns, targets=read_missing)
 
     def _read_targets(self, source: DaskSource) -> tuple[Callable[[Samples], Observed], Strata, int]:
-        found: Spread = source.summarize(spread_of_values, None)
+        found: Spread = source.summarize(spread_of_targets)
         moments = found.moments
         if not np.all(moments.weight > 0):
             raise ValueError("`y` has an output without any observed target.")

@@ -20,9 +20,9 @@ from sklearn.callback import with_callbacks
 from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
-from regbayes.dask._bases import SAMPLE_BYTES, OnCluster
+from regbayes.dask._bases import OnCluster, sample_size
 from regbayes.dask.source import DaskSource, Reader, is_collection, read_missing
-from regbayes.engine.source import Ranges, Samples, cut_rows, join_samples
+from regbayes.engine.source import Ranges, Samples, Strata, cut_rows
 from regbayes.estimators import multitask
 from regbayes.estimators._bases import one_blas_thread
 from regbayes.estimators._labels import (
@@ -34,47 +34,19 @@ from regbayes.estimators._labels import (
     observe_labels,
     scores_of_tasks,
 )
-from regbayes.estimators._sources import Moments, Spread, join_classes
-from regbayes.estimators._task_bases import Layout, Targets, TaskProblem, column_names, find_targets, natural
+from regbayes.estimators._sources import Moments, Spread, join_classes, read_numbers
+from regbayes.estimators._task_bases import Layout, Targets, column_names, find_targets, natural
 from regbayes.estimators.metrics import explained_variance_pooled, subset_accuracy
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.model import RowSums
 from regbayes.joint.problem import RowBlock, SampledHead
 from regbayes.kernels.arrays import take_rows, to_device
-from regbayes.margins.head import HEAD_POLICY
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.models.mt_ilsvm import model as mt_ilsvm
 from regbayes.models.mt_ilsvm.fit import Problem, build_head, first_model
 from regbayes.models.mt_ilsvm.model import Settings
 
 # --- summaries
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Settings for reading targets."""
-
-    layout: Layout
-    numeric: bool
-    unlabeled: Any = None
-
-    def targets(self, block: Samples) -> Targets:
-        """Return the observed targets of a block."""
-        values = block.y
-        assert values is not None
-        if self.numeric:
-            try:
-                values = values.astype(np.float64)
-            except (TypeError, ValueError):
-                raise ValueError(f"y must hold numbers, got {values[:1].tolist()} in a block") from None
-        return find_targets(values, block.task, self.unlabeled)
-
-    def split(self, targets: Targets) -> list[NDArray[Any]]:
-        """Return the labels of each column of a matrix, or of all tasks together."""
-        if self.layout != "matrix":
-            return [natural(targets.values, "y")]
-        edges = np.searchsorted(targets.tasks, np.arange(len(targets.ids) + 1))
-        return [natural(targets.values[first:end], "a column of y") for first, end in pairwise(edges)]
 
 
 @dataclass(frozen=True)
@@ -94,13 +66,13 @@ class Kinds:
         return Kinds(self.layout, ids, tuple(map(join_classes, self.classes, other.classes)))
 
 
-def find_kinds(block: Samples, reading: Reading) -> Kinds:
+def find_kinds(block: Samples, recipe: Recipe) -> Kinds:
     """Return the tasks of a block and their classes."""
-    targets = reading.targets(block)
-    columns = [] if reading.numeric else reading.split(targets)
+    targets = recipe.targets(block)
+    columns = [] if recipe.numeric else recipe.split(targets)
     for values in filter(len, columns):
         check_classification_targets(values)
-    return Kinds(reading.layout, targets.ids, tuple(map(np.unique, columns)))
+    return Kinds(recipe.layout, targets.ids, tuple(map(np.unique, columns)))
 
 
 def spread_of_inputs(block: Samples) -> Spread:
@@ -115,10 +87,12 @@ def spread_of_inputs(block: Samples) -> Spread:
 class Recipe:
     """Parameters for converting a validated block to samples of the model."""
 
-    reading: Reading
-    ids: NDArray[Any]  # names of the tasks
-    mean: Floats  # (D,)
-    scale: Floats  # (D,)
+    layout: Layout
+    numeric: bool
+    unlabeled: Any = None
+    ids: NDArray[Any] | None = None  # names of the tasks; None: those of each block
+    mean: Any = None  # (D,)
+    scale: Any = None  # (D,)
     target_units: tuple[Floats, Floats] | None = None  # mean and scale of the targets of each task
     classes: list[NDArray[Any]] | None = None  # classes of each task
     factors: Floats | None = None  # factors of C for each class of each task
@@ -131,16 +105,25 @@ class Recipe:
         return (X - to_device(self.mean, X)) / to_device(self.scale, X)
 
     def targets(self, block: Samples) -> Targets:
-        """Return the observed targets of a block with global task numbers."""
-        found = self.reading.targets(block)
-        if self.reading.layout != "ragged":
+        """Return the observed targets of a block, with global task numbers."""
+        assert block.y is not None
+        values = read_numbers(block).reshape(block.y.shape) if self.numeric else block.y
+        found = find_targets(values, block.task, self.unlabeled)
+        if self.layout != "ragged" or self.ids is None:
             return found
         return replace(found, ids=self.ids, tasks=np.searchsorted(self.ids, found.ids)[found.tasks])
+
+    def split(self, targets: Targets) -> list[NDArray[Any]]:
+        """Return the labels of each column of a matrix, or of all tasks together."""
+        if self.layout != "matrix":
+            return [natural(targets.values, "y")]
+        edges = np.searchsorted(targets.tasks, np.arange(len(targets.ids) + 1))
+        return [natural(targets.values[first:end], "a column of y") for first, end in pairwise(edges)]
 
     def labels(self, targets: Targets) -> Labels:
         """Encode labels as indices into the classes of their task."""
         assert self.classes is not None
-        pairs = zip(self.classes, self.reading.split(targets), strict=False)
+        pairs = zip(self.classes, self.split(targets), strict=False)
         codes = [np.searchsorted(classes, values) for classes, values in pairs]
         return Labels(self.classes, np.concatenate(codes).astype(np.int64))
 
@@ -161,7 +144,7 @@ class Recipe:
         """Description of the outputs."""
         nothing = np.zeros(0, dtype=np.int64)
         values = np.zeros(0) if self.classes is None else self.classes[0][:0]
-        return self.observe(Targets(self.reading.layout, self.ids, nothing, nothing, values))[1]
+        return self.observe(Targets(self.layout, self.ids, nothing, nothing, values))[1]
 
 
 def spread_of_numbers(block: Samples, recipe: Recipe) -> Spread:
@@ -205,7 +188,7 @@ def count_observations(block: Samples, recipe: Recipe) -> Counts:
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Any] | None:
     """Return the standardized samples with targets, sorted by task."""
     targets = recipe.targets(block)
-    if recipe.reading.layout == "ragged":
+    if recipe.layout == "ragged":
         order = targets.rows[np.argsort(targets.tasks, kind="stable")]
     else:
         order = np.unique(targets.rows)
@@ -224,22 +207,6 @@ def hold(block: Samples, recipe: Recipe) -> RowBlock[Any] | None:
     return RowBlock(pieces, lengths, head.blocks(lengths, X))
 
 
-@dataclass(frozen=True)
-class KindsOfSamples:
-    """Kinds of samples: their task with the highest sampling rate, or unlabeled."""
-
-    recipe: Recipe
-    rates: Floats  # (tasks,)
-
-    def __call__(self, block: Samples) -> Integers:
-        """Return the kinds of the samples of a block."""
-        targets = self.recipe.targets(block)
-        kinds = np.full(len(block), len(self.rates), dtype=np.int64)
-        order = np.argsort(self.rates[targets.tasks], kind="stable")
-        kinds[targets.rows[order]] = targets.tasks[order]  # the last of several
-        return kinds
-
-
 # --- estimators
 
 
@@ -249,9 +216,7 @@ class Placed:
 
     source: DaskSource
     recipe: Recipe
-    counts: Integers  # (tasks,): observed targets
     data: dict[str, Any]
-    sample: TaskProblem | None = None  # subsample in local memory
 
 
 class OnClusterTasks(OnCluster):
@@ -288,15 +253,15 @@ class OnClusterTasks(OnCluster):
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
         y, ragged = data["y"], "task" in data.get("metadata", {})
         layout: Layout = "ragged" if ragged else "single" if getattr(y, "ndim", 1) == 1 else "matrix"
-        reading = Reading(layout, not isinstance(self, TaskClassifier), getattr(self, "unlabeled", None))
-        kinds: Kinds = source.summarize(find_kinds, reading)
+        recipe = Recipe(layout, not isinstance(self, TaskClassifier), getattr(self, "unlabeled", None))
+        kinds: Kinds = source.summarize(find_kinds, recipe)
         if layout == "matrix":
             kinds = replace(kinds, ids=column_names(getattr(y, "columns", ()), len(kinds.ids)))
         spread: Spread = source.summarize(spread_of_inputs)
         if not np.all(np.isfinite(spread.moments.squares)):
             raise ValueError("X is too large to square it: give it in other units")
         self.mean_, self.scale_ = spread.measure(self.scale_inputs)
-        recipe = Recipe(reading, kinds.ids, self.mean_, self.scale_)
+        recipe = replace(recipe, ids=kinds.ids, mean=self.mean_, scale=self.scale_)
         counts: Integers = source.summarize(count_targets, recipe)
         if not counts.any():
             raise ValueError("y has no observed target: every value is missing")
@@ -305,7 +270,7 @@ class OnClusterTasks(OnCluster):
         recipe = self._read_recipe(source, recipe, kinds)
         self.tasks_, self._layout, self._outputs = kinds.ids, layout, recipe.outputs
         with one_blas_thread():
-            self._learn(Placed(source, recipe, counts, data))
+            self._learn(Placed(source, recipe, data))
 
     def _read_recipe(self, source: DaskSource, recipe: Recipe, kinds: Kinds) -> Recipe:
         """Return the recipe with the parameters of the targets."""
@@ -316,15 +281,14 @@ class OnClusterTasks(OnCluster):
         source, recipe = placed.source, replace(placed.recipe, settings=settings)
         moments: mt_ilsvm.Moments = source.summarize(sum_moments, recipe)
         recipe = replace(recipe, input_scale=float(np.sqrt(moments.mean_square)))
-        sample = self._draw(placed, recipe)
+        D, n_tasks, ragged = len(recipe.mean), len(recipe.ids), recipe.layout == "ragged"
+        n_columns = settings.n_components + settings.fit_intercept + settings.include_inputs * D
+        sample = source.sample(sample_size(n_columns, n_tasks, ragged, 8.0 * D), Strata.alone(len(source)))
         (observed, outputs), X = recipe.observe(recipe.targets(sample), sample.weights), recipe.standardize(sample.X)
         counts: Counts = source.summarize(count_observations, recipe)
         drawn = np.bincount(observed.outputs, minlength=len(outputs))
         share = np.maximum(drawn, 1) / np.maximum(counts.by_output, 1)
         head = build_head(settings, observed, outputs, X, recipe.input_scale)
-        # Inverse sampling rates of the outputs are the weights of drawn targets.
-        judged = replace(observed, weights=observed.weights / share[observed.outputs])
-        placed.sample = TaskProblem(X, None, judged, outputs, placed.data)
         return Problem(
             first_model(settings, moments, counts.total),
             source.persist(hold, recipe),
@@ -334,16 +298,6 @@ class OnClusterTasks(OnCluster):
             moments,
             counts.total,
         )
-
-    def _draw(self, placed: Placed, recipe: Recipe) -> Samples:
-        """Draw samples of each task for the curvature of its weights."""
-        settings, D = recipe.settings, len(recipe.mean)
-        n_columns = settings.n_components + settings.fit_intercept + settings.include_inputs * D
-        rates = np.minimum(HEAD_POLICY.sample_per_weight * n_columns / np.maximum(placed.counts, 1), 1.0)
-        expected = min(float(placed.counts @ rates), len(placed.source) * float(rates.max()))
-        rates = rates * min(1.0, SAMPLE_BYTES / (8.0 * D) / max(expected, 1.0))
-        drawn = placed.source.draw(KindsOfSamples(recipe, rates), np.append(rates, 0.0))
-        return join_samples([part.samples for part in drawn])
 
 
 class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifier):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from regbayes._types import Floats, Integers
 from regbayes.dask._bases import OnCluster, sample_size, with_defaults
 from regbayes.dask.source import DaskSource, Reader, check_counts, check_counts_there
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import medlda
 from regbayes.estimators._bases import FitReporter, cost_matrix, one_blas_thread, warn_of_status
-from regbayes.estimators._sources import Labels, Moments, code_labels
+from regbayes.estimators._sources import code_labels, read_numbers, spread_of_targets
 from regbayes.estimators._topics import as_documents
+from regbayes.estimators.ilsvm import is_label_matrix
 from regbayes.joint.model import RowSums
 from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.kernels.meanfield import lengths_of
@@ -77,91 +76,41 @@ def count_words(block: Samples) -> Words:
     return Words(int(filled.sum()), float(weights @ filled), float(weights @ lengths), int(counts.numbers.shape[0]))
 
 
-@dataclass(frozen=True)
-class Indicators:
-    """Counts of documents by their first label, for indicator matrices."""
-
-    n_labels: int
-    counts: Integers  # (n_labels,)
-
-    def __add__(self, other: Indicators) -> Indicators:
-        if self.n_labels != other.n_labels:
-            raise ValueError(f"y has {self.n_labels} labels in some blocks and {other.n_labels} in others")
-        return Indicators(self.n_labels, self.counts + other.counts)
-
-
-def read_classes(block: Samples) -> Labels | Indicators:
-    """Return the classes of a block, or the labels of a matrix of indicators."""
-    y = block.y
-    assert y is not None
-    if y.ndim == 1:
-        return Labels.of(block)
-    if not np.all((y == 0) | (y == 1)):
-        raise ValueError("indicators of labels in y must be 0 or 1")
-    return Indicators(y.shape[1], np.bincount(y.argmax(axis=1), minlength=y.shape[1]))
-
-
-def _first_label(block: Samples) -> Integers:
-    assert block.y is not None
-    return block.y.argmax(axis=1)
-
-
 def ask_labels(plain: Any, block: Samples) -> Targets | None:
     """Return classification or multi-label targets."""
     if plain._several:
-        assert block.y is not None
-        return plain._signs(block.y.astype(np.int64), None)
+        return plain._signs(read_numbers(block).astype(np.int64), None)
     codes = code_labels(block, plain.classes_, None, 0)
     return (plain._signs if len(plain.classes_) == 2 else plain._classes)(codes, None)
 
 
-def read_numbers(block: Samples) -> Moments:
-    """Return the moments of the numeric targets of a block."""
-    return Moments.of(_columns(block), block.weights)
-
-
 def ask_numbers(plain: Any, block: Samples) -> Targets | None:
     """Return regression targets."""
-    return plain._numbers(_columns(block))
-
-
-def _columns(block: Samples) -> Floats:
-    assert block.y is not None
-    try:
-        values = block.y.astype(np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"y must hold numbers, got {block.y[:1].tolist()} in a block") from None
-    return values[:, None] if values.ndim == 1 else values
+    return plain._numbers(read_numbers(block))
 
 
 class OnClusterTopics(OnCluster):
     """Base of topic models on a cluster."""
 
     _local_only: ClassVar[dict[str, Any]] = {"inference": ("gibbs",), "loss": ("hinge", "epsilon_insensitive")}
-    _summarize_targets: ClassVar[staticmethod[[Samples], Any]]
     _ask: ClassVar[staticmethod[[Any, Samples], Targets | None]]
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
         return Reader(n_columns, check_counts, check_counts_there)
 
-    def _note_targets(self, found: Any, n_documents: int) -> Strata:
-        """Set attributes of the targets and return strata of documents."""
+    def _read_targets(self, source: DaskSource, plain: Any, several: bool) -> Strata:
+        """Set attributes of the targets, and parameters of the plain estimator that depend on them."""
         raise NotImplementedError
 
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
         words: Words = source.summarize(count_words)
         if words.n_documents == 0:
             raise ValueError("X has no words: all documents are empty")
-        found = source.summarize(type(self)._summarize_targets)
-        strata = self._note_targets(found, len(source))
-        self._mean_length = words.n_words / words.weight
         plain = self._plain(**self.get_params(deep=False))
+        strata = self._read_targets(source, plain, is_label_matrix(data["y"]))
+        self._mean_length = words.n_words / words.weight
         known = ("classes_", "_several", "_mean_length", "_mean", "_scale")
         vars(plain).update({name: vars(self)[name] for name in known if name in vars(self)})
-        if isinstance(found, Labels):  # "balanced" refers to all documents, not to one block
-            plain.class_weight = dict(
-                zip(found.classes.tolist(), found.weights_by_class(self.class_weight), strict=True)
-            )
         settings = replace(self._label_free_settings(), squared=True)
         recipe = Recipe(plain, type(self)._ask, settings, bool(self.deterministic))
         n_outputs = max(len(strata.sizes), 1)
@@ -194,21 +143,23 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
     and squared losses are supported. Chunks of `X` may be sparse.
     """
 
-    _summarize_targets = staticmethod(read_classes)
     _ask = staticmethod(ask_labels)
     __init__ = with_defaults(medlda.MedLDAClassifier.__init__, inference="variational")
 
-    def _note_targets(self, found: Labels | Indicators, n_documents: int) -> Strata:
-        self._several = isinstance(found, Indicators)
-        if isinstance(found, Indicators):
-            if self.cost is not None or self.class_weight is not None:
-                raise ValueError("cost and class_weight are for classes, but y has indicators of several labels")
-            self.classes_ = np.arange(found.n_labels)
-            return Strata(found.counts, _first_label)
-        found.check(self)
-        self.classes_ = found.classes
-        cost_matrix(self.cost, len(found.classes))
-        return Strata(found.counts, partial(code_labels, classes=found.classes, unlabeled=None, rest=0))
+    def _read_targets(self, source: DaskSource, plain: Any, several: bool) -> Strata:
+        self._several = several
+        if not several:
+            labels, strata = self._read_classes(source)
+            cost_matrix(self.cost, len(self.classes_))
+            # "balanced" refers to all documents, not to those of one block.
+            plain.class_weight = dict(
+                zip(self.classes_.tolist(), labels.weights_by_class(self.class_weight), strict=True)
+            )
+            return strata
+        if self.cost is not None or self.class_weight is not None:
+            raise ValueError("cost and class_weight are for classes, but y has indicators of several labels")
+        self._count_labels(source)
+        return Strata.alone(len(source))
 
 
 class MedLDARegressor(OnClusterTopics, medlda.MedLDARegressor):
@@ -218,16 +169,11 @@ class MedLDARegressor(OnClusterTopics, medlda.MedLDARegressor):
     and squared losses are supported. Chunks of `X` may be sparse.
     """
 
-    _summarize_targets = staticmethod(read_numbers)
     _ask = staticmethod(ask_numbers)
     __init__ = with_defaults(medlda.MedLDARegressor.__init__, inference="variational")
 
-    def _note_targets(self, found: Moments, n_documents: int) -> Strata:
-        scale = np.sqrt(found.squares / found.weight)
-        self._mean, self._scale = found.mean, np.where(scale > 0, scale, 1.0)
-        return Strata.alone(n_documents)
-
-    def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
-        y = data["y"]
-        self._single = getattr(y, "ndim", 1) == 1 or y.shape[1] == 1
-        super()._fit_source(source, data)
+    def _read_targets(self, source: DaskSource, plain: Any, several: bool) -> Strata:
+        self._single, moments = not several, source.summarize(spread_of_targets).moments
+        scale = np.sqrt(moments.squares / moments.weight)
+        self._mean, self._scale = moments.mean, np.where(scale > 0, scale, 1.0)
+        return Strata.alone(len(source))

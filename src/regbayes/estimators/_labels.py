@@ -156,8 +156,8 @@ def observe_labels(
     ``factors`` on C are those of `class_factors`. Sample weights are passed to the model separately.
     """
     weights = None if factors is None else factors[labels.places(targets.tasks)]
-    costs = None if cost is None else [_common_cost(cost, labels)] * len(targets.ids)
-    observations, outputs = observe_classes(targets.rows, targets.tasks, labels.codes, labels.widths, weights, costs)
+    table = None if cost is None else _common_cost(cost, labels)
+    observations, outputs = observe_classes(targets.rows, targets.tasks, labels.codes, labels.widths, weights, table)
     kinds = {classes: kind for kind, classes in enumerate(dict.fromkeys(tuple(c.tolist()) for c in labels.classes))}
     kind = np.array([kinds[tuple(classes.tolist())] for classes in labels.classes])
     pairs = np.stack([kind[outputs.tasks], outputs.classes], axis=1)

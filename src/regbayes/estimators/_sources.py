@@ -167,3 +167,24 @@ def code_labels(block: Samples, classes: NDArray[Any], unlabeled: Any, rest: int
     labeled = np.ones(len(block), dtype=bool) if unlabeled is None else np.asarray(block.y != unlabeled, dtype=bool)
     codes[labeled] = np.searchsorted(classes, block.y[labeled])
     return codes
+
+
+def read_numbers(block: Samples, unlabeled: Any = None) -> Floats:
+    """Return the targets of a block as new numbers, (n, outputs), NaN where missing."""
+    assert block.y is not None
+    try:
+        values = np.array(block.y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"y must hold numbers, got {block.y[:1].tolist()} in a block") from None
+    values = values.reshape(len(block), -1)
+    if unlabeled is not None:
+        values[values == unlabeled] = np.nan
+    return values
+
+
+def spread_of_targets(block: Samples, unlabeled: Any = None) -> Spread:
+    """Return moments and ranges of the observed numbers of each output."""
+    values = read_numbers(block, unlabeled)
+    rows, outputs = np.nonzero(~np.isnan(values))
+    weights = None if block.weights is None else block.weights[rows]
+    return Spread.of_groups(values[rows, outputs], outputs, weights, values.shape[1])

@@ -14,7 +14,7 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
 from regbayes.engine import StepResult
 from regbayes.joint.model import Params, Stats
-from regbayes.joint.problem import Evaluation, HeadOfAll, JointProblem, RowBlock
+from regbayes.joint.problem import Evaluation, JointProblem, RowBlock, gradients_of_all
 from regbayes.margins.head import Tolerance
 
 
@@ -58,7 +58,7 @@ def step(
 
     def update(pair: tuple[RowBlock[Any], Reals]) -> Reals:
         block, features = pair
-        gradient = None if solved is None else HeadOfAll(solved)(block, [features])[0]
+        gradient = None if solved is None else gradients_of_all(block, [features], solved)[0]
         return model.update_features(block.pieces[0], at.params, features, gradient)
 
     def summarize(pair: tuple[RowBlock[Any], Reals]) -> Any:

@@ -68,7 +68,6 @@ class DescentOptions:
     memory: int = MEMORY  # number of pairs that L-BFGS stores
     blocks_every: int = 0  # steps between closed-form updates; 0: never
     blocks_below: float = -np.inf  # gain of a step at which closed-form updates are also tried
-    flat: float = 0.0  # norm of the gradient at convergence
 
 
 @persistable(name="regbayes.joint.Search")
@@ -129,7 +128,7 @@ def step(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats
     If no step lowers J, it first clears the L-BFGS history and then solves the head more accurately.
     """
     options, model, found = problem.options, problem.model, None
-    while found is None and np.sqrt(dot(search.gradient, search.gradient)) > options.flat:
+    while found is None and dot(search.gradient, search.gradient) > 0.0:
         at, position = search.at, model.position(search.at.params)
         towards = direction(
             search.gradient, search.history, model.first_length(at.params), model.precondition(at.params, at.stats)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from regbayes._types import Floats, Reals
-from regbayes.engine import Executor
-from regbayes.margins.head import Tolerance
 
 Params = TypeVar("Params")
 Stats = TypeVar("Stats", bound="RowSums")
@@ -36,38 +34,6 @@ class Inferred(Generic[Stats]):
     features: Reals  # (n, K): input of the head
     stats: Stats
     cache: Any = None  # intermediate results for `pull_back`
-
-
-class Fitted(Protocol):
-    """A head solved at the features of all samples."""
-
-    @property
-    def terms(self) -> Mapping[str, float]:
-        """Terms of the head in the objective."""
-
-    @property
-    def value(self) -> float:
-        """Sum of the terms."""
-
-    @property
-    def gap(self) -> float:
-        """Upper bound on the value minus its minimum."""
-
-    @property
-    def warm_start(self) -> Any:
-        """Warm start of the next solve."""
-
-    def gradient(self, rows: slice, features: Reals) -> Floats:
-        """Return the derivative of the value with respect to the given features of a block of samples, (n, K)."""
-
-
-class Head(Protocol):
-    """Large-margin problem on the features of the samples with targets."""
-
-    def solve(
-        self, features: Reals | Sequence[Reals], warm_start: Any, tolerance: Tolerance, executor: Executor | None = None
-    ) -> Fitted:
-        """Solve at the features of all samples, in one array or in blocks, from a warm start."""
 
 
 class JointModel(ABC, Generic[Rows, Params, Stats, Pulled]):

@@ -22,9 +22,8 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
 from regbayes.engine import Executor, Serial
 from regbayes.engine.source import Blocks, LocalBlocks, Samples, Source, Strata, cut_rows
-from regbayes.joint.model import Fitted, Inferred, JointModel, Params, RowSums, Stats
+from regbayes.joint.model import Inferred, JointModel, Params, RowSums, Stats
 from regbayes.margins.head import FeatureSums, Head, HeadBlock, Slope, SolvedHead, Tolerance, View, WarmStart
-from regbayes.margins.newton import SharedPrior
 
 if TYPE_CHECKING:
     from regbayes.joint.descent import DescentOptions
@@ -124,28 +123,15 @@ def pull_back(block: RowBlock[Any], version: Version, by_features: ByFeatures | 
     return reduce(add, (version.model.pull_back(rows, version.params, seen, slope) for rows, seen, slope in parts))
 
 
-@dataclass(frozen=True)
-class HeadOfAll:
-    """Gradients by the features of blocks, from a head on all samples."""
-
-    head: Fitted
-
-    def __call__(self, block: RowBlock[Any], features: list[Reals]) -> list[Floats]:
-        """Return the gradient of the only piece."""
-        rows = slice(block.first, block.first + block.lengths[0])
-        return [self.head.gradient(rows, *features)]
+def gradients_of_all(block: RowBlock[Any], features: list[Reals], fitted: SolvedHead) -> list[Floats]:
+    """Return the gradient by the features of the only piece, from a head on all samples."""
+    return [fitted.gradient(slice(block.first, block.first + block.lengths[0]), *features)]
 
 
-@dataclass(frozen=True)
-class HeadOfParts:
-    """Gradients by the features of a block, computed from the weights."""
-
-    slope: Slope
-
-    def __call__(self, block: RowBlock[Any], features: list[Reals]) -> list[Floats]:
-        """Return the gradient of each piece."""
-        assert block.head is not None
-        return [head.gradient(seen, self.slope) for head, seen in zip(block.head, features, strict=True)]
+def gradients_of_parts(block: RowBlock[Any], features: list[Reals], slope: Slope) -> list[Floats]:
+    """Return the gradient by the features of each piece, from the weights."""
+    assert block.head is not None
+    return [head.gradient(seen, slope) for head, seen in zip(block.head, features, strict=True)]
 
 
 # --- J
@@ -167,14 +153,14 @@ class Evaluation(Generic[Params, Stats]):
 
     params: Params
     stats: Stats
-    head: Any  # result of the head's `solve` (`Fitted`); None without a head
+    head: Any  # result of the head's `solve`; None without a head
     terms: Mapping[str, float]
     objective: float  # their sum
     gap: float = 0.0  # duality gap of the head: J is above its minimum over heads by at most this
     warm_start: Any = None  # warm start of the head's next solve
 
     @classmethod
-    def of(cls, params: Params, stats: Stats, terms: Mapping[str, float], head: Fitted | None) -> Self:
+    def of(cls, params: Params, stats: Stats, terms: Mapping[str, float], head: SolvedHead | None) -> Self:
         """Combine generative terms and an optional solved head."""
         if head is None:
             return cls(params, stats, None, terms, sum(terms.values()))
@@ -200,11 +186,6 @@ class SampledHead:
     sample: RowBlock[Any]
     share: float | Floats
 
-    @property
-    def prior(self) -> SharedPrior:
-        """The prior of the weights."""
-        return self.problem.prior
-
     def solve(
         self, blocks: Blocks, inference: Inference, warm_start: WarmStart | None, tolerance: Tolerance
     ) -> SolvedHead:
@@ -228,10 +209,6 @@ class SampledHead:
 
         map_sum = partial(blocks.map_sum, evaluate_rows, inference.shared)
         return problem.solve_sums(map_sum, sums, sample, warm_start, tolerance)
-
-    def by_features(self, fitted: SolvedHead) -> HeadOfParts:
-        """Return the function that computes gradients by the features of a block at a solution."""
-        return HeadOfParts(fitted.slope)
 
 
 @dataclass(frozen=True)
@@ -307,8 +284,10 @@ class JointProblem(Generic[Rows, Params, Stats]):
     def pull_back(self, at: Evaluation[Params, Stats], inference: Inference) -> Any:
         """Return the model's sums for the head's gradient by features."""
         head, by_features = at.head, None
-        if head is not None:
-            by_features = self.head.by_features(head) if isinstance(self.head, SampledHead) else HeadOfAll(head)
+        if head is not None and isinstance(self.head, SampledHead):
+            by_features = partial(gradients_of_parts, slope=head.slope)
+        elif head is not None:
+            by_features = partial(gradients_of_all, fitted=head)
         return self.blocks.map_sum(pull_back, inference.shared, by_features)
 
     def gradient(self, at: Evaluation[Params, Stats], inference: Inference) -> Reals:

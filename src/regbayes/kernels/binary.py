@@ -43,23 +43,17 @@ _REDUCTION = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6,
 class SweepGradient(NamedTuple):
     """Result of the reverse sweep; sums over samples are in host memory."""
 
-    theta: Reals
-    """(n, k): gradient of theta."""
-    coupling: Floats
-    """(k, k): gradient of the coupling matrix; its diagonal is zero."""
-    theta_sum: Floats
-    """(k,): gradient of theta, summed over samples."""
+    theta: Reals  # (n, k): gradient of theta
+    coupling: Floats  # (k, k): gradient of the coupling matrix; its diagonal is zero
+    theta_sum: Floats  # (k,): gradient of theta, summed over samples
 
 
 class FeatureSums(NamedTuple):
     """Weighted sums over samples, in host memory."""
 
-    counts: Floats
-    """(k,): sum of psi."""
-    gram: Floats
-    """(k, k): sum of products of psi."""
-    by_theta: float
-    """Sum of psi times theta."""
+    counts: Floats  # (k,): sum of psi
+    gram: Floats  # (k, k): sum of products of psi
+    by_theta: float  # Sum of psi times theta
     entropy: float
 
 

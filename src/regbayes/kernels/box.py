@@ -18,43 +18,28 @@ from regbayes.kernels.types import SATISFIED
 class BoxRows(NamedTuple):
     """Data of the box dual with one multiplier per row; see `box_epoch`."""
 
-    features: Reals
-    """(f, d): rows may share features, as the labels of one example do."""
-    norms: Floats
-    """(f,): squared norms of the rows of ``features``."""
-    feature_row: Indices
-    """(n,): the row of ``features`` that belongs to each row."""
-    task: Indices
-    """(n,): the task whose weights it meets."""
-    group: Indices
-    """(tasks,): tasks of one group share weights."""
-    linear: Floats
-    """(n,)"""
-    absolute: Floats
-    """(n,): not negative."""
-    ridge: Floats
-    """(n,): not negative."""
-    lower: Floats
-    """(n,): may be -inf."""
-    upper: Floats
-    """(n,): may be inf."""
-    sharing: float
-    """The square of rho: how strongly the tasks of a group share weights; 0 for not at all."""
-    penalty: float
-    """The loss per unit of violation reported for an infinite bound without ridge: hard constraints."""
+    features: Reals  # (f, d): rows may share features, as the labels of one example do
+    norms: Floats  # (f,): squared norms of the rows of ``features``
+    feature_row: Indices  # (n,): the row of ``features`` that belongs to each row
+    task: Indices  # (n,): the task whose weights it meets
+    group: Indices  # (tasks,): tasks of one group share weights
+    linear: Floats  # (n,)
+    absolute: Floats  # (n,): not negative
+    ridge: Floats  # (n,): not negative
+    lower: Floats  # (n,): may be -inf
+    upper: Floats  # (n,): may be inf
+    sharing: float  # The square of rho: how strongly the tasks of a group share weights; 0 for not at all
+    penalty: float  # The loss per unit of violation reported for an infinite bound without ridge: hard constraints
 
 
 class BoxState(NamedTuple):
     """State of coordinate ascent on the box dual, updated in place."""
 
-    dual: Floats
-    """(n,): the multipliers u."""
-    weights: Floats
-    """(tasks, d): per task, the sum of ``u_i x_i``."""
+    dual: Floats  # (n,): the multipliers u
+    weights: Floats  # (tasks, d): per task, the sum of ``u_i x_i``
     common: Floats
     """(groups, d): the weights summed over the tasks of a group; not kept up to date when ``sharing`` is zero."""
-    in_play: Flags
-    """(n,): False for rows left out."""
+    in_play: Flags  # (n,): False for rows left out
 
 
 @compiled_inline

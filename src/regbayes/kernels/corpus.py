@@ -39,14 +39,7 @@ def _count_tokens(
 
 def count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
     """Add tokens to the tables of counts in place."""
-    _count_tokens(
-        read_only(tokens.words),
-        read_only(tokens.documents),
-        read_only(tokens.starts),
-        read_only(topics),
-        doc_topic,
-        word_topic,
-    )
+    _count_tokens(*map(read_only, tokens), read_only(topics), doc_topic, word_topic)
 
 
 @dataclass(frozen=True)

@@ -23,35 +23,24 @@ Counts = NDArray[np.int16]
 class SimplexRows(NamedTuple):
     """Data of the multi-class dual; see `simplex_epoch`."""
 
-    features: Reals
-    """(n, k)"""
-    norms: Floats
-    """(n,): squared norms of the rows of ``features``."""
-    labels: Indices
-    """(n,): the true classes."""
-    cost: Floats
-    """(r, c): the loss of each class; that of the true one is zero."""
+    features: Reals  # (n, k)
+    norms: Floats  # (n,): squared norms of the rows of ``features``
+    labels: Indices  # (n,): the true classes
+    cost: Floats  # (r, c): the loss of each class; that of the true one is zero
     cost_row: Indices
     """(n,): the row of ``cost`` that applies: the label for a cost matrix, the row itself for costs per row."""
-    total: Floats
-    """(n,): what a row's multipliers sum to; infinite leaves the sum free, zero takes the row out."""
-    ridge: Floats
-    """(n,): the weight of the squared sum where it is free; infinite takes the row out."""
-    penalty: float
-    """The loss per unit of slack reported for rows with a free sum and no ridge: hard margins."""
+    total: Floats  # (n,): what a row's multipliers sum to; infinite leaves the sum free, zero takes the row out
+    ridge: Floats  # (n,): the weight of the squared sum where it is free; infinite takes the row out
+    penalty: float  # The loss per unit of slack reported for rows with a free sum and no ridge: hard margins
 
 
 class SimplexState(NamedTuple):
     """State of multi-class coordinate ascent, updated in place."""
 
-    omega: Floats
-    """(n, c): the multipliers, none negative."""
-    weights: Floats
-    """(c, k): ``sum_n sum_c omega_nc (e_label(n) - e_c) features_n'``."""
-    classes: Counts
-    """(n, c): a permutation of the classes, per row; those in play come first."""
-    in_play: Counts
-    """(n,): how many are in play."""
+    omega: Floats  # (n, c): the multipliers, none negative
+    weights: Floats  # (c, k): ``sum_n sum_c omega_nc (e_label(n) - e_c) features_n'``
+    classes: Counts  # (n, c): a permutation of the classes, per row; those in play come first
+    in_play: Counts  # (n,): how many are in play
 
 
 @compiled_inline

@@ -58,25 +58,18 @@ _ERFCX = np.array([
 class Swept(NamedTuple):
     """Result of the sweeps on the device of the samples; all (n, k) except the last."""
 
-    psi: Any
-    """Probabilities that features are on."""
-    amounts: Any
-    """``f = psi E[v | on]``."""
-    squares: Any
-    """``psi E[v^2 | on]``."""
-    divergence: Any
-    """(n,): ``psi KL(q(v) || p(v)) - H(psi)``, summed over the features of a row."""
+    psi: Any  # Probabilities that features are on
+    amounts: Any  # ``f = psi E[v | on]``
+    squares: Any  # ``psi E[v^2 | on]``
+    divergence: Any  # (n,): ``psi KL(q(v) || p(v)) - H(psi)``, summed over the features of a row
 
 
 class SlabGradient(NamedTuple):
     """Result of the reverse sweep; sums over samples are in host memory."""
 
-    projections: Any
-    """(n, k): gradient of the projections."""
-    coupling: Floats
-    """(k, k): gradient of the coupling matrix off its diagonal, which is zero."""
-    precision: Floats
-    """(k,): gradient of the values' precisions."""
+    projections: Any  # (n, k): gradient of the projections
+    coupling: Floats  # (k, k): gradient of the coupling matrix off its diagonal, which is zero
+    precision: Floats  # (k,): gradient of the values' precisions
 
 
 @compiled_as_written

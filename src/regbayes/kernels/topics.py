@@ -27,10 +27,8 @@ _ZERO = np.float32(0.0)
 class WeightStatistics(NamedTuple):
     """Sums over documents for the weights, with shares ``m = counts / length``."""
 
-    precision: Floats
-    """(responses, topics, topics): ``sum_d quadratic_dl m_d m_d'``."""
-    linear: Floats
-    """(responses, topics): ``sum_d linear_dl m_d``."""
+    precision: Floats  # (responses, topics, topics): ``sum_d quadratic_dl m_d m_d'``
+    linear: Floats  # (responses, topics): ``sum_d linear_dl m_d``
 
 
 # --- Topics of tokens
@@ -245,21 +243,8 @@ def sample_topics(
     int
         Number of tokens that changed their topic.
     """
-    return _sample_visits(
-        read_only(tokens.words),
-        read_only(tokens.documents),
-        read_only(tokens.starts),
-        first_run,
-        last_run,
-        read_only(tilt.lengths),
-        read_only(tilt.linear),
-        read_only(tilt.quadratic),
-        read_only(tilt.weights),
-        float(doc_prior),
-        float(word_prior),
-        read_only(uniforms),
-        *counts,
-    )
+    corpus, tilts, priors = map(read_only, tokens), map(read_only, tilt), (float(doc_prior), float(word_prior))
+    return _sample_visits(*corpus, first_run, last_run, *tilts, *priors, read_only(uniforms), *counts)
 
 
 # --- Weights of topics
@@ -310,16 +295,8 @@ def weight_statistics(tilt: Tilt, counts: TopicCounts, rows: slice) -> WeightSta
     """
     n_topics, n_responses = counts.topic_total.size, tilt.linear.shape[1]
     precision, sums = np.zeros((n_topics, n_topics, n_responses)), np.zeros((n_topics, n_responses))
-    _sum_documents(
-        read_only(counts.doc_topic),
-        read_only(tilt.lengths),
-        read_only(tilt.linear),
-        read_only(tilt.quadratic),
-        rows.start,
-        rows.stop,
-        precision,
-        sums,
-    )
+    known = map(read_only, (counts.doc_topic, tilt.lengths, tilt.linear, tilt.quadratic))
+    _sum_documents(*known, rows.start, rows.stop, precision, sums)
     full = np.ascontiguousarray(np.moveaxis(precision, 2, 0))
     for of_response in full:
         of_response += np.triu(of_response, 1).T

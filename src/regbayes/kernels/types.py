@@ -23,12 +23,9 @@ SATISFIED = 1e-12
 class Tokens(NamedTuple):
     """The tokens of a corpus, in runs of one document each."""
 
-    words: Words
-    """(tokens,)"""
-    documents: Words
-    """(runs,): the document of each run."""
-    starts: Indices
-    """(runs + 1,): where runs begin among the tokens."""
+    words: Words  # (tokens,)
+    documents: Words  # (runs,): the document of each run
+    starts: Indices  # (runs + 1,): where runs begin among the tokens
 
 
 class Tilt(NamedTuple):
@@ -37,24 +34,16 @@ class Tilt(NamedTuple):
     The scores f are ``weights @ (counts / length)``.
     """
 
-    lengths: Indices
-    """(documents,): tokens of each document, at least 1."""
-    linear: Floats
-    """(documents, responses)"""
-    quadratic: Floats
-    """(documents, responses): not negative."""
-    weights: Singles
-    """(responses, columns): padding is zero. No responses: no tilt."""
+    lengths: Indices  # (documents,): tokens of each document, at least 1
+    linear: Floats  # (documents, responses)
+    quadratic: Floats  # (documents, responses): not negative
+    weights: Singles  # (responses, columns): padding is zero. No responses: no tilt.
 
 
 class TopicCounts(NamedTuple):
     """Counts of tokens by topic, updated in place by a sweep."""
 
-    topics: Assignments
-    """(tokens,)"""
-    doc_topic: CountTable
-    """(documents, columns)"""
-    word_topic: CountTable
-    """(words, columns)"""
-    topic_total: Indices
-    """(topics,): not padded."""
+    topics: Assignments  # (tokens,)
+    doc_topic: CountTable  # (documents, columns)
+    word_topic: CountTable  # (words, columns)
+    topic_total: Indices  # (topics,): not padded

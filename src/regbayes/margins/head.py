@@ -213,11 +213,10 @@ class SolvedHead:
 
     @cached_property
     def _by_row(self) -> Any:
-        """Multipliers of the samples with targets as a dense or sparse array, (n, outputs)."""
+        """Multipliers of the scores of samples with targets as a dense or sparse array, (n, outputs)."""
         assert self.dual is not None
         assert self.problem is not None
-        targets = self.problem.targets
-        return targets.by_row(self.dual) if isinstance(targets, Cells) else self.dual
+        return self.problem.score_multipliers(self.dual)
 
     def gradient(self, rows: slice, features: DeviceArray) -> DeviceArray:
         """Return the derivative of the value by the features of a slice of samples, (n, K)."""
@@ -415,24 +414,29 @@ class Head:
         problem: Any
         if isinstance(self.form, SimplexDual):
             assert isinstance(self.targets, Classes)
-            labels = self.targets.labels
-            omega = None if start is None else simplex_multipliers(start, labels, self.form)
-            problem = SimplexAscent(columns, self.form, labels, omega)
+            problem = SimplexAscent(columns, self.form, self.targets.labels, start)
         else:
             problem = BoxAscent(columns, self.form, self._layout, None if start is None else start.ravel())
         found = ascend(problem, tolerance.gap, tolerance.max_epochs, seed=0)
-        phi = found.dual
-        if isinstance(self.form, SimplexDual):
-            phi = score_multipliers(phi, self.targets.labels)  # type: ignore[union-attr]
-        elif not isinstance(self.targets, Cells):
-            phi = phi.reshape(len(self.targets), -1)
-        totals: Any = None
-        if view.centre is not None and isinstance(self.targets, Cells):
-            totals = np.bincount(self._layout.task, phi, self.targets.n_outputs)
-        elif view.centre is not None:
-            totals = phi.sum(axis=0)
+        dual, totals = found.dual, None
+        if not isinstance(self.targets, Cells):
+            dual = dual.reshape(len(self.targets), -1)
+        if view.centre is not None:
+            totals = np.asarray(self.score_multipliers(dual).sum(axis=0)).ravel()
         certificate = {"gap": found.gap, "status": found.status, "n_passes": found.n_epochs}
-        return self._solved(found.weights, found.primal, view, sums, totals, **certificate, dual=phi, problem=self)
+        return self._solved(
+            found.weights, found.primal, view, sums, totals, **certificate, dual=found.dual, problem=self
+        )
+
+    def score_multipliers(self, dual: Floats) -> Any:
+        """Return the multipliers of the scores, (n, outputs): those of a simplex are positive for the true class."""
+        if isinstance(self.targets, Cells):
+            return self.targets.by_row(dual)
+        if not isinstance(self.targets, Classes):
+            return dual
+        phi = -dual
+        phi[np.arange(len(phi)), self.targets.labels] += dual.sum(axis=1)
+        return phi
 
     @cached_property
     def _layout(self) -> TaskLayout:
@@ -609,20 +613,3 @@ class RemoteRows:
     def scale(self, factor: float) -> RemoteRows:
         """Return the samples with losses times a factor."""
         return replace(self, factor=factor)
-
-
-def score_multipliers(omega: Floats, labels: Integers) -> Floats:
-    """Convert multipliers of simplexes to multipliers of scores, positive for the true class."""
-    phi = -omega
-    phi[np.arange(len(phi)), labels] += omega.sum(axis=1)
-    return phi
-
-
-def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Floats:
-    """Convert multipliers of scores to multipliers of simplexes."""
-    omega = np.maximum(-phi, 0.0)
-    rows = np.arange(len(phi))
-    omega[rows, labels] = 0.0
-    rest = np.maximum(form.total - omega.sum(axis=1), 0.0)
-    omega[rows, labels] = np.where(np.isfinite(form.total), rest, 0.0)
-    return omega

@@ -12,7 +12,7 @@ indicator matrix, and tasks can share weights class by class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -402,7 +402,7 @@ def observe_classes(
     labels: Integers,
     n_classes: Integers,
     weights: Floats | None = None,
-    costs: Sequence[Floats] | None = None,
+    cost: Floats | None = None,
 ) -> tuple[Observations, Outputs]:
     """Return the observations of class labels.
 
@@ -417,10 +417,10 @@ def observe_classes(
         are grouped by code, so use the same codes for tasks with the same classes.
     weights : (n,), optional
         Weight of each label's losses; labels with weight 0 are dropped.
-    costs : sequence of (classes, classes), optional
-        For each task the cost of predicting column when row is true, 1 by default. It multiplies the loss of the wrong
-        class's output. The loss of the true class's output, or of the only output, is multiplied by the mean cost of
-        wrong classes.
+    cost : (classes, classes), optional
+        For tasks with the same number of classes, the cost of predicting column when row is true, 1 by default. It
+        multiplies the loss of the wrong class's output. The loss of the true class's output, or of the only output, is
+        multiplied by the mean cost of wrong classes.
     """
     width = np.where(n_classes == 2, 1, n_classes)  # outputs per task
     first = np.concatenate([[0], np.cumsum(width)])  # each task's first output
@@ -437,23 +437,11 @@ def observe_classes(
     output = first[tasks[source]] + within
     is_true = labels[source] == classes[output]
     factors = np.ones(len(source)) if weights is None else np.asarray(weights, dtype=np.float64)[source]
-    if costs is not None:
-        is_mean = is_true | (copies[source] == 1)
-        factors = factors * _costs_of(costs, tasks[source], labels[source], classes[output], is_mean)
+    if cost is not None:
+        mean = (cost.sum(axis=1) - cost.diagonal()) / (len(cost) - 1)
+        own, is_mean = labels[source], is_true | (copies[source] == 1)
+        factors = factors * np.where(is_mean, mean[own], cost[own, classes[output]])
     return _order(rows[source], output, np.where(is_true, 1.0, -1.0), factors), outputs
-
-
-def _costs_of(
-    costs: Sequence[Floats], tasks: Integers, labels: Integers, predicted: Integers, is_mean: Flags
-) -> Floats:
-    """Return the cost of predicting a class, or the mean over wrong classes where ``is_mean``."""
-    widest = max(len(table) for table in costs)
-    tables, means = np.zeros((len(costs), widest, widest)), np.zeros((len(costs), widest))
-    for task, table in enumerate(costs):
-        n = len(table)
-        tables[task, :n, :n] = table
-        means[task, :n] = (np.sum(table, axis=1) - np.diag(table)) / (n - 1)
-    return np.where(is_mean, means[tasks, labels], tables[tasks, labels, predicted])
 
 
 def _order(rows: Integers, outputs: Integers, targets: Floats, weights: Floats | None) -> Observations:

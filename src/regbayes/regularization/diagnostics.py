@@ -210,7 +210,7 @@ def effective_sample_size(log_weights: ArrayLike) -> float:
     return float(weights.sum() ** 2 / (weights @ weights))
 
 
-def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0, n_draws: int | None = None) -> float:
+def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> float:
     """Pareto k-hat, the shape of the tail of importance weights [2].
 
     The weights have ``1 / k`` finite moments. Importance reweighting is reliable below :func:`reliable_threshold` and
@@ -223,8 +223,6 @@ def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0, n_draws: 
     relative_efficiency : float, default=1.0
         Effective sample size of the weights as a series, divided by their number (ArviZ's ``reff``). The tail is longer
         for autocorrelated draws.
-    n_draws : int, default=None
-        Number of draws, if only the largest `tail_size` + 1 weights are given.
 
     Returns
     -------
@@ -243,7 +241,7 @@ def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0, n_draws: 
     alive = weights[weights > -np.inf]
     if alive.size < min(weights.size, MIN_TAIL):
         return math.inf
-    return _fit_tail(alive - alive.max(), relative_efficiency, n_draws if alive.size == weights.size else None)[0]
+    return _fit_tail(alive - alive.max(), relative_efficiency)[0]
 
 
 def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> tuple[Floats, float]:
@@ -278,22 +276,20 @@ def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0)
     return smoothed, k
 
 
-def tail_index(log_weights: ArrayLike, n_draws: int | None = None) -> float:
+def tail_index(log_weights: ArrayLike) -> float:
     """Hill's estimate of the tail index: mean excess of the largest log-weights [6].
 
-    Its standard error is ``index / sqrt(tail_size(n_draws))``, about four times smaller than that of `pareto_k`. It is
+    Its standard error is ``index / sqrt(tail_size(n))``, about four times smaller than that of `pareto_k`. It is
     biased upward for tails lighter than a power law.
 
     Parameters
     ----------
     log_weights : array-like of shape (n,)
         Logarithms of the weights up to a constant.
-    n_draws : int, default=None
-        Number of draws, if only the largest `tail_size` + 1 weights are given.
     """
     weights = _check_log_weights(log_weights)
     alive = weights[weights > -np.inf]
-    size = tail_size(n_draws or alive.size)
+    size = tail_size(alive.size)
     if size < 1:
         return math.inf
     top = np.partition(alive, alive.size - size - 1)[alive.size - size - 1 :]
@@ -305,11 +301,11 @@ def tail_size(n_draws: int, relative_efficiency: float = 1.0) -> int:
     return min(math.ceil(min(0.2 * n_draws, 3.0 * math.sqrt(n_draws / relative_efficiency))), n_draws - 1)
 
 
-def _fit_tail(weights: Floats, relative_efficiency: float, n_draws: int | None = None) -> tuple[float, float, float]:
+def _fit_tail(weights: Floats, relative_efficiency: float) -> tuple[float, float, float]:
     """Fit shape (-inf: no tail, inf: unknown), scale and threshold of log-weights."""
     if weights.min() == 0.0:
         return -math.inf, math.nan, 0.0
-    n = tail_size(n_draws or weights.size, relative_efficiency)
+    n = tail_size(weights.size, relative_efficiency)
     top = np.sort(np.partition(weights, weights.size - n - 1)[weights.size - n - 1 :])
     cutoff = max(float(top[0]), _LOG_TINY)
     if cutoff == 0.0:
@@ -413,11 +409,9 @@ def judge_weights(
     ``effective`` is the smallest effective sample size of the expectations.
     """
     n, logs = samples.n_atoms, samples.log_weights
-    alive, largest = n, samples.max_log_weight if not isinstance(logs, np.ndarray) else logs.max()
-    if isinstance(logs, np.ndarray):
-        alive = int(np.count_nonzero(np.isfinite(logs)))
+    alive = int(np.count_nonzero(np.isfinite(logs)))
     # Nearly equal weights have no relevant tail.
-    even = alive >= MIN_EFFECTIVE_DRAWS and float(largest) + math.log(alive) < math.log(EVEN_SHARES)
+    even = alive >= MIN_EFFECTIVE_DRAWS and float(logs.max()) + math.log(alive) < math.log(EVEN_SHARES)
     k_hat = -math.inf if even else samples.pareto_k
     limit = max(reliable_threshold(alive), 0.0)
     of_all = f"{effective:.0f} effective draws of {n}"

@@ -286,12 +286,21 @@ def test_outputs_of_mixed_tasks_are_enumerated():
     ]
 
 
-def test_costs_of_wrong_classes_weight_the_observations():
-    rows, tasks, labels = np.arange(4), np.array([0, 0, 1, 1]), np.array([1, 0, 2, 0])
-    costs = [np.array([[0.0, 5.0], [7.0, 0.0]]), np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 1.0], [0.0, 4.0, 0.0]])]
-    cells, _ = observe_classes(rows, tasks, labels, np.array([2, 3]), np.array([1.0, 1.0, 10.0, 1.0]), costs)
-    table = Cells(cells, 4, 4, 1.0, None).by_row(cells.weights).T.toarray()
-    assert table.tolist() == [[7, 5, 0, 0], [0, 0, 0, 2], [0, 0, 40, 1], [0, 0, 20, 3]]  # cost 0 drops a target
+@pytest.mark.parametrize(
+    ("cost", "labels", "expected"),
+    [
+        ([[0, 5], [7, 0]], [1, 0], [[70, 5]]),
+        ([[0, 1, 3], [1, 0, 1], [0, 4, 0]], [2, 0], [[0, 2], [40, 1], [20, 3]]),  # cost 0 drops a target
+    ],
+)
+def test_costs_of_wrong_classes_weight_the_observations(cost, labels, expected):
+    first = np.zeros(2, dtype=int)
+    cells, outputs = observe_classes(
+        np.arange(2), first, np.array(labels), np.array([len(cost)]), np.array([10.0, 1.0]), np.array(cost, dtype=float)
+    )
+    table = np.zeros((len(outputs), 2))
+    table[cells.outputs, cells.rows] = cells.weights
+    assert table.tolist() == expected
 
 
 def test_statistics_are_additive_for_any_number_of_threads():

@@ -29,12 +29,9 @@ _ZERO = np.float32(0.0)
 class WordCounts(NamedTuple):
     """Documents in compressed rows of words and counts, which may be fractions."""
 
-    words: Words
-    """(entries,)"""
-    numbers: Array
-    """(entries,): positive; single precision for the functions below."""
-    starts: Indices
-    """(documents + 1,): where documents begin among the entries."""
+    words: Words  # (entries,)
+    numbers: Array  # (entries,): positive; single precision for the functions below
+    starts: Indices  # (documents + 1,): where documents begin among the entries
 
     def rows(self, first: int, last: int) -> WordCounts:
         """Return documents ``first`` to ``last``, half open, sharing the entries."""
@@ -44,10 +41,8 @@ class WordCounts(NamedTuple):
 class Prior(NamedTuple):
     """Topics and prior for the inference of documents."""
 
-    word_given_topic: Singles
-    """(vocabulary, columns): not negative; padding is zero. Topics need not sum to one."""
-    doc_prior: Singles
-    """(topics,): positive Dirichlet parameters."""
+    word_given_topic: Singles  # (vocabulary, columns): not negative; padding is zero. Topics need not sum to one.
+    doc_prior: Singles  # (topics,): positive Dirichlet parameters
 
 
 @compiled_as_written
