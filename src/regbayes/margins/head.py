@@ -418,15 +418,10 @@ class Head:
         else:
             problem = BoxAscent(columns, self.form, self._layout, None if start is None else start.ravel())
         found = ascend(problem, tolerance.gap, tolerance.max_epochs, seed=0)
-        dual, totals = found.dual, None
-        if not isinstance(self.targets, Cells):
-            dual = dual.reshape(len(self.targets), -1)
-        if view.centre is not None:
-            totals = np.asarray(self.score_multipliers(dual).sum(axis=0)).ravel()
-        certificate = {"gap": found.gap, "status": found.status, "n_passes": found.n_epochs}
-        return self._solved(
-            found.weights, found.primal, view, sums, totals, **certificate, dual=found.dual, problem=self
-        )
+        certificate: dict[str, Any] = {"gap": found.gap, "status": found.status, "n_passes": found.n_epochs}
+        dual = found.dual if isinstance(self.targets, Cells) else found.dual.reshape(len(self.targets), -1)
+        totals = None if view.centre is None else np.ravel(self.score_multipliers(dual).sum(axis=0))
+        return self._solved(found.weights, found.primal, view, sums, totals, **certificate, dual=dual, problem=self)
 
     def score_multipliers(self, dual: Floats) -> Any:
         """Return the multipliers of the scores, (n, outputs): those of a simplex are positive for the true class."""

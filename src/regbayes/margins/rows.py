@@ -8,7 +8,6 @@ one margin per class. The increase of the gap by smoothing is computed.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -73,8 +72,8 @@ class BlockLosses:
 
 
 @dataclass(frozen=True)
-class MarginRows(ABC):
-    """Samples with their targets."""
+class MarginRows:
+    """Samples with their targets: see `regbayes.margins.newton.Rows`, and ``pull_back`` of the subclasses."""
 
     design: Design
     losses: Any  # losses of `regbayes.kernels.losses`
@@ -83,18 +82,6 @@ class MarginRows(ABC):
     def scale(self, factor: float | Floats) -> Self:
         """Multiply the losses by a factor, or by one for each output."""
         return replace(self, losses=self.losses.scale(factor))
-
-    @abstractmethod
-    def sums(self, weights: Floats) -> BlockSums:
-        """Evaluate the samples at given weights (outputs, d)."""
-
-    @abstractmethod
-    def curvature(self, weights: Floats) -> DeviceArray:
-        """Return the loss's second derivative on the device of the samples."""
-
-    @abstractmethod
-    def pull_back(self, weights: Floats, matrix: Floats) -> DeviceArray:
-        """Return the multipliers at given weights times a matrix (outputs, k), shape (n, k)."""
 
 
 @dataclass(frozen=True)

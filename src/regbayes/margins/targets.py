@@ -36,13 +36,23 @@ def zero_one_cost(n_classes: int) -> Floats:
     return 1.0 - np.eye(n_classes)
 
 
-@dataclass(frozen=True)
 class SampleTargets:
     """Targets that all samples have, as arrays with samples on the first axis."""
 
+    C: Floats
+
+    def __len__(self) -> int:
+        return len(self.C)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of scores of a sample."""
+        return int(self.C.shape[1])
+
     def _map(self, change: Callable[[Any], Any]) -> Self:
         names = ("labels", "signs", "values", "C")
-        return replace(self, **{name: change(getattr(self, name)) for name in names if hasattr(self, name)})
+        found = {name: change(getattr(self, name)) for name in names if hasattr(self, name)}
+        return replace(self, **found)  # type: ignore[type-var]
 
     def take(self, rows: Any) -> Self:
         """Return the targets of selected samples."""
@@ -74,9 +84,6 @@ class Classes(SampleTargets):
         if self.labels.size and not (self.labels.min() >= 0 and self.labels.max() < n_classes):
             raise ValueError(f"labels must lie in 0 .. {n_classes - 1}, the columns of cost")
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     @property
     def n_outputs(self) -> int:
         """Number of scores of a sample."""
@@ -107,14 +114,6 @@ class Signs(SampleTargets):
     C: Floats  # (n, outputs)
     margin: float = 1.0
 
-    def __len__(self) -> int:
-        return len(self.signs)
-
-    @property
-    def n_outputs(self) -> int:
-        """Number of scores of a sample."""
-        return int(self.signs.shape[1])
-
     def dual_form(self, squared: bool) -> BoxDual:
         """Return the conjugate of the (squared) hinge, in negative scores, row by row."""
         return hinge_form(self.C.ravel(), squared, self.signs.ravel(), self.margin)
@@ -132,14 +131,6 @@ class Numbers(SampleTargets):
     values: Floats  # (n, outputs)
     C: Floats  # (n, outputs)
     epsilon: float = 0.0
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def n_outputs(self) -> int:
-        """Number of scores of a sample."""
-        return int(self.values.shape[1])
 
     def dual_form(self, squared: bool) -> BoxDual:
         """Return the conjugate of the (squared) epsilon-insensitive loss, in negative scores, row by row."""
@@ -169,11 +160,6 @@ class Outputs:
 
     def __len__(self) -> int:
         return len(self.tasks)
-
-    @property
-    def n_groups(self) -> int:
-        """Number of groups."""
-        return int(self.groups.max(initial=-1)) + 1
 
 
 @dataclass(frozen=True)
