@@ -59,8 +59,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_graph
 from regbayes.kernels.device_memory import free_bytes, within_memory
-from regbayes.kernels.meanfield import WordCounts, lengths_of
-from regbayes.kernels.meanfield.documents import padded
+from regbayes.kernels.meanfield import WordCounts, lengths_of, padded
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import batches, gibbs, meanfield, topics
 from regbayes.models.medlda.topics import DeviceCorpus, FittedTopics

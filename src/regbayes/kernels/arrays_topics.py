@@ -16,12 +16,12 @@ import numpy as np
 from scipy.special import gammaln
 
 from regbayes._types import Floats, Indices, Singles
+from regbayes.kernels import cuda
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
 from regbayes.kernels.meanfield import (
     Prior,
     WordCounts,
     as_table,
-    cuda,
     even_gamma,
     lengths_of,
     log_likelihoods,

@@ -16,9 +16,9 @@ import pytest
 from scipy.special import digamma, gammaln
 
 from reference.meanfield import reference_meanfield_sweeps, reference_reverse_sweeps
-from regbayes.kernels import arrays_topics
+from regbayes.kernels import arrays_topics, cuda
 from regbayes.kernels.arrays_topics import hold_documents, infer_documents, prior_divergence, reverse_documents
-from regbayes.kernels.meanfield import Prior, WordCounts, cuda
+from regbayes.kernels.meanfield import Prior, WordCounts
 from topic_array_tools import LIBRARIES, as_documents, to_numpy
 from topic_array_tools import place as put
 

@@ -10,8 +10,16 @@ from scipy.special import digamma, gammaln, polygamma
 
 from medlda_tools import documents_of, draw_documents
 from reference.meanfield import reference_meanfield_sweeps, reference_reverse_sweeps
-from regbayes.kernels.meanfield import Prior, WordCounts, even_gamma, meanfield_sweeps, padded, reverse_sweeps
-from regbayes.kernels.meanfield.documents import _exp_digamma, _trigamma
+from regbayes.kernels.meanfield import (
+    Prior,
+    WordCounts,
+    _exp_digamma,
+    _trigamma,
+    even_gamma,
+    meanfield_sweeps,
+    padded,
+    reverse_sweeps,
+)
 
 
 def case(n_topics=5, n_documents=40, n_words=30):

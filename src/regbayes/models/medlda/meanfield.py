@@ -24,6 +24,7 @@ from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.joint.problem import Evaluation, JointProblem, hold_rows
+from regbayes.kernels import cuda
 from regbayes.kernels.arrays import DeviceArray, gather, is_plain, namespace_of, sum_of, to_device, to_host
 from regbayes.kernels.arrays_topics import (
     Documents,
@@ -32,7 +33,7 @@ from regbayes.kernels.arrays_topics import (
     infer_documents,
     reverse_documents,
 )
-from regbayes.kernels.meanfield import WordCounts, as_table, cuda, lengths_of
+from regbayes.kernels.meanfield import WordCounts, as_table, lengths_of
 from regbayes.margins.head import Head, LinearHead, Tolerance
 from regbayes.margins.targets import Classes, Signs, Targets
 from regbayes.models.medlda.topics import FittedTopics
