@@ -84,9 +84,9 @@ print(np.allclose(regularize(posterior, soft).posterior.mean, fit.regularized.po
 # Compared with equal weights
 # ---------------------------
 # Over 50 simulated problems, the learned weights are compared with the same small penalty, and the same large one, for
-# all statements. The problems have few wrong statements, all of them far off. They do not show what happens if most
-# statements are wrong, or all are slightly wrong. The weights depend on the prior of the variances, and the alternation
-# may end in a local minimum.
+# all statements. In some problems the alternation ends where a wrong statement is trusted, so the errors of learned
+# weights vary most. The problems have few wrong statements, all of them far off. They do not show what happens if most
+# statements are wrong, or all are slightly wrong, or how the weights depend on the prior of the variances.
 
 
 def error(mean, truth):

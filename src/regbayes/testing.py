@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ EDGE_WIDTH = 1e-4  # relative distance of a step beyond the boundary of the doma
 TINY_STEP = 1e-13  # step of a proximal map that only projects onto the domain
 
 
-_Function = Callable[[Floats], float]
+_Function = Callable[[Any], float]
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ from sklearn.utils._param_validation import InvalidParameterError  # noqa: E402
 import regbayes  # noqa: E402
 from regbayes import MarginClassifier  # noqa: E402
 from regbayes.adapters import fit, from_torch  # noqa: E402
-from regbayes.joint.descent import fit_joint  # noqa: E402
 from regbayes.joint.model import JointModel  # noqa: E402
 from regbayes.margins.targets import Classes, zero_one_cost  # noqa: E402
 
@@ -215,16 +214,6 @@ def test_parameters_are_found_in_methods_and_functions(vae):
     assert from_torch(encoder, lambda rows, z: (decoder(z) - rows).sum(1)).start.size == D * K
 
 
-def test_state_dict_round_trip(vae):
-    model = from_torch(vae.encode, vae.loss)
-    arrays = model.state_dict(model.start)
-    assert all(type(array) is np.ndarray for array in arrays.values())
-    np.testing.assert_array_equal(model.from_state_dict(arrays), model.start)
-    name = next(iter(arrays))
-    with pytest.raises(ValueError, match="in the file"):
-        model.from_state_dict({**arrays, name: np.zeros(3)})
-
-
 def test_sample_weights_match_copies():
     check_weights_are_copies(linear_model(weight=WEIGHT, prior=DECAY))
 
@@ -238,18 +227,6 @@ class Nested(nn.Module):
 
     def loss(self, rows, z):
         return 0.5 * ((rows - self.decoder(z)) ** 2).sum(1)
-
-
-def test_nested_modules_keep_their_parameters():
-    X, y = make_data()
-    whole = Nested()
-    parameters = dict(whole.named_parameters())
-    model = from_torch(whole.encoder, whole.loss, weight=0.1)
-    result = fit(model, X, classes_of(y), max_iter=5)
-    assert all(p is parameters[name] for name, p in whole.named_parameters())
-    model.load(result.state.params)
-    features = whole.encoder(torch.as_tensor(X)).detach().numpy()
-    np.testing.assert_allclose(features, model.encode(X, result.state.params))
 
 
 class Scale(nn.Module):
@@ -437,17 +414,6 @@ def test_invalid_options_raise():
     for encoder in (linear(D, K).half(), nn.Sequential(linear(D, K), nn.Linear(K, K))):
         with pytest.raises(ValueError, match="must have one type, float32 or float64"):
             from_torch(encoder, squares)
-
-
-def test_line_search_backs_off_from_infinite_loss():
-    X, y = make_data()
-    encoder = linear(D, K)
-    wall = from_torch(encoder, lambda rows, z: -torch.log(9.0 - (z**2).sum(1)) + 0.1 * ((rows - 1) ** 2).sum(1))
-    with torch.no_grad():
-        encoder.weight.mul_(0.1)
-    problem = pose(wall, wall.blocks(X), y)
-    result = fit_joint(problem, wall.start, max_iter=30, stop=None)
-    assert np.all(np.isfinite(result.trace.objective))
 
 
 # --- documentation

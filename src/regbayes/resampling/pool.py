@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from scipy.optimize import root
 from scipy.special import logsumexp
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
+from regbayes.engine.line_search import backtrack
 from regbayes.regularization.diagnostics import autocorrelation_time, monte_carlo_error, pareto_k
 from regbayes.resampling.sampler import Run
 
+MAX_NEWTON_STEPS = 100
 EVEN_SHARES = 8.0  # k-hat is ignored if all weights are below this multiple of the mean
 
 
@@ -133,6 +134,12 @@ class Pool:
         """Probability of each run given the draw, shape (n, K)."""
         return np.exp(self.log_joint - self.log_mixture[:, None])
 
+    @property
+    def objective(self) -> float:
+        """Objective of the log-partitions, see `pool_runs`."""
+        sizes = np.array([run.effective_size for run in self.runs])
+        return float(np.exp(self.log_share) @ self.log_mixture + sizes @ self.log_partitions)
+
     @cached_property
     def hessian(self) -> Floats:
         """Hessian of the objective of `pool_runs` by the log-partitions, shape (K, K)."""
@@ -196,10 +203,20 @@ def pool_runs(runs: Sequence[TemperedRun], guess: Floats | None = None) -> Pool:
         f = np.append(0.0, later)
         return Pool(tuple(runs), f, values, log_share, scores - f)
 
-    def look(later: Floats) -> tuple[Floats, Floats]:
-        """Return gradient and Hessian, relative to the sizes of the runs."""
-        pool = mix(later)
-        counted = np.exp(log_share) @ pool.run_probabilities
-        return 1 - counted[1:] / sizes[1:], pool.hessian[1:, 1:] / sizes[1:, None]
-
-    return mix(root(look, guess[1:], jac=True, tol=1e-10).x if len(runs) > 1 else guess[1:])
+    at = mix(guess[1:])
+    for _ in range(MAX_NEWTON_STEPS if len(runs) > 1 else 0):
+        gradient = (sizes - np.exp(log_share) @ at.run_probabilities)[1:]
+        if np.all(np.abs(gradient) <= 1e-10 * sizes[1:]):
+            break
+        move = np.linalg.solve(at.hessian[1:, 1:] + np.diag(1e-12 * sizes[1:]), -gradient)
+        found = backtrack(
+            lambda length, later=at.log_partitions[1:], move=move: mix(later + length * move),  # type: ignore[misc]
+            at.objective,
+            float(gradient @ move),
+            max_trials=MAX_NEWTON_STEPS,
+            noise=1e-12 * abs(at.objective),
+        )
+        if found is None:
+            break
+        at = found[1]
+    return at

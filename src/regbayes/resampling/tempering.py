@@ -334,10 +334,11 @@ def plan_next(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Te
         return replace(state, plan=Plan(solution.multipliers, problem.n_draws, is_final=True))
     if not is_solved:
         verdict = examine(atoms, problem.stack)
-        constrained = problem.stack.index[np.flatnonzero(verdict.proof)] if verdict.proof is not None else []
-        if verdict.proof is not None and (verdict.constant or not np.any(np.ptp(pool.values[:, constrained], axis=0))):
-            reason = describe_contradiction(pool, problem.stack, problem.labels, verdict.proof)
-            return state.end(Status.INFEASIBLE, reason)
+        if verdict.proof is not None:
+            values = pool.values[:, problem.stack.index[verdict.proof != 0]]
+            if verdict.constant or np.all(np.ptp(values, axis=0) <= 1e-12 * np.abs(values[0])):
+                reason = describe_contradiction(pool, problem.stack, problem.labels, verdict.proof)
+                return state.end(Status.INFEASIBLE, reason)
     if here.effective_size < policy.min_step_ess:
         return replace(state, plan=Plan(last.multipliers, min(2 * last.n_draws, problem.n_draws)))
     share = _find_share(pool, last.multipliers, away, policy)
