@@ -188,7 +188,7 @@ class WeightedAtoms:
     def living_variances(self, phi: Floats, nats: float) -> Floats:
         """Return tilted variances over the atoms that are within some nats of the first."""
         logs = self._log_weights(phi)
-        logs -= logs.max()
+        logs = logs - logs.max()
         weights = np.where(logs > -nats, np.exp(logs), 0.0)
         xp = namespace_of(self.held)
         there, held = to_device(weights / weights.sum(), self.held, xp.float64), xp.astype(self.held, xp.float64)
