@@ -45,8 +45,9 @@ def one_hot_columns(rng):
 
 def dates(rng):
     days = rng.integers(0, 400, N)
-    stamps = pd.Timestamp("2023-01-01") + pd.to_timedelta(days, unit="D")
-    return pd.DataFrame({"day": stamps.strftime("%d.%m.%Y"), "late": sign(days - 200)}), ["late"], ()
+    stamps, late = pd.Timestamp("2023-01-01") + pd.to_timedelta(days, unit="D"), sign(days - 200)
+    late[:3] = ""  # rows are left out before the dates are split
+    return numbers(rng).assign(day=stamps.strftime("%d.%m.%Y"), late=late), ["late"], ()
 
 
 def missing_values(rng):
@@ -132,18 +133,19 @@ KINDS = {several_labels: "multilabel"} | dict.fromkeys(
 )
 
 
-def rows_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
+def write(folder: Path, case) -> tuple[pd.DataFrame, list[str], tuple]:
+    """Write a table; return it, its targets and the command that fits it."""
+    frame, targets, options = case(np.random.default_rng(0))
+    frame.to_csv(folder / "t.csv", index=False)
+    named = [part for name in targets for part in ("--target", name)]
+    return frame, targets, ("fit", folder / "t.csv", *named, "-o", folder / "m", *QUICK, *options)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_commands_run_on_every_kind_of_table(tmp_path, case):
-    frame, targets, options = case(np.random.default_rng(0))
-    path, model = tmp_path / "t.csv", tmp_path / "m"
-    frame.to_csv(path, index=False)
-    quick = (*QUICK, *ONE_SETTING) if KINDS.get(case) else QUICK
-    target = [part for name in targets for part in ("--target", name)]
-    done = run_here("fit", path, *target, "-o", model, *quick, *options, "--json")
+    frame, targets, fit = write(tmp_path, case)
+    path, model, page = tmp_path / "t.csv", tmp_path / "m", tmp_path / "page.html"
+    done = run_here(*fit, *(ONE_SETTING if case in KINDS else ()), "--json")
     assert done.code == 0, done.err
     fitted = done.json
     assert fitted["kind"] == KINDS.get(case, "classifier")
@@ -151,12 +153,11 @@ def test_commands_run_on_every_kind_of_table(tmp_path, case):
     observed = frame[frame[targets[0]] != ""]
     assert fitted["rows"] == len(observed)
 
-    page = tmp_path / "page.html"
     assert run_here("report", model, "-o", page).code == 0
     assert payload(page.read_text(encoding="utf-8"))["model"]["n_rows"] == len(observed)
     assert run_here("report", model, path, "-o", page).code == 0
 
-    predicted = rows_of(run_here("predict", model, path, "--features").out)
+    predicted = list(csv.DictReader(io.StringIO(run_here("predict", model, path, "--features").out)))
     assert len(predicted) == len(frame)
     judged = run_here("evaluate", model, path, "--json").json
     assert judged["rows"] == len(observed)
@@ -165,111 +166,91 @@ def test_commands_run_on_every_kind_of_table(tmp_path, case):
         found, truth = np.array(pairs, dtype=float).T
         assert np.corrcoef(found, truth)[0, 1] > 0
     else:
-        weights = frame.get("w")
-        accuracy = np.average([found == true for found, true in pairs], weights=weights)
+        accuracy = np.average([found == true for found, true in pairs], weights=observed.get("w"))
         names = ("accuracy", "accuracy over all labels")
         assert accuracy == pytest.approx(next(judged["scores"][name] for name in names if name in judged["scores"]))
 
     loaded = load(model)
     kept = frame.drop(columns=targets)
-    if "--task" not in options:
+    if "--task" not in fit:
         np.testing.assert_array_equal(loaded.predict(kept), loaded.pipeline.predict(kept))
-    if KINDS.get(case, "classifier") == "classifier":
+    if case not in KINDS:
         shares = loaded.predict_proba(kept)
         assert shares.shape == (len(frame), len(loaded.estimator.classes_))
         np.testing.assert_allclose(shares.sum(axis=1), 1)
 
 
 def test_fit_names_left_out_columns(tmp_path):
-    frame, targets, _ = constant_and_identifier_columns(np.random.default_rng(0))
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    done = run_here("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK[:4], "--no-cv")
-    assert "left out, constant: 'same', 'word'" in done.err
-    assert "left out, text that is different in most rows: 'id'" in done.err
-    assert "whole numbers that rise from row to row: 'row'. To leave them out: --ignore" in done.err
+    *_, fit = write(tmp_path, constant_and_identifier_columns)
+    said = run_here(*fit[: fit.index("--names")], "--no-cv").err
+    assert "left out, constant: 'same', 'word'" in said
+    assert "left out, text that is different in most rows: 'id'" in said
+    assert "whole numbers that rise from row to row: 'row'. To leave them out: --ignore" in said
 
 
 def test_many_integer_targets_are_regression_by_default(tmp_path):
-    frame, targets, _ = counts(np.random.default_rng(0))
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK[:4], "--no-cv", "--json")
+    frame, _, fit = write(tmp_path, counts)
     assert frame["visits"].nunique() > 20
-    assert run_here(*fit).json["estimator"] == "ILSVMRegressor"
-    assert run_here(*fit, "--kind", "classifier").json["estimator"] == "ILSVMClassifier"
+    assert run_here(*fit, "--no-cv", "--json").json["estimator"] == "ILSVMRegressor"
+    assert run_here(*fit, "--no-cv", "--json", "--kind", "classifier").json["estimator"] == "ILSVMClassifier"
 
 
 def test_unreadable_cells_become_missing_with_warning(tmp_path):
     """An unreadable cell must not end a prediction; it counts as missing."""
-    frame, targets, _ = one_number(np.random.default_rng(0))
-    frame.loc[5, "x0"] = np.nan
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK[:4], "--no-cv")
-    assert run_here(*fit).code == 0
+    frame, _, fit = write(tmp_path, one_number)
+    assert run_here(*fit, "--no-cv").code == 0
     odd, empty = frame.astype(object), frame.astype(object)
     odd.loc[[2, 7], "x0"], empty.loc[[2, 7], "x0"] = "n.a!", None
     odd.loc[3, "price"] = "cheap"
-    for name, table in (("odd", odd), ("empty", empty)):
-        table.to_csv(tmp_path / f"{name}.csv", index=False)
-    done = run_here("predict", tmp_path / "m", tmp_path / "odd.csv", "--json")
-    assert done.json["columns"] == run_here("predict", tmp_path / "m", tmp_path / "empty.csv", "--json").json["columns"]
-    assert (
-        "column 'x0' held numbers in training; 'n.a!' and the like in 2 rows count as missing" in done.json["warnings"]
-    )
-    judged = run_here("evaluate", tmp_path / "m", tmp_path / "odd.csv", "--json")
-    assert judged.code == 0
-    assert judged.json["rows"] == N - 1
+    found = []
+    for table in (odd, empty):
+        table.to_csv(tmp_path / "new.csv", index=False)
+        found.append(run_here("predict", tmp_path / "m", tmp_path / "new.csv", "--json").json)
+    assert found[0]["columns"] == found[1]["columns"]
+    said = "column 'x0' held numbers in training; 'n.a!' and the like in 2 rows count as missing"
+    assert [said in one["warnings"] for one in found] == [True, False]
+    odd.to_csv(tmp_path / "new.csv", index=False)
+    judged = run_here("evaluate", tmp_path / "m", tmp_path / "new.csv", "--json")
+    assert (judged.code, judged.json["rows"]) == (0, N - 1)
     assert any("'cheap' and the like in 1 row" in warning for warning in judged.json["warnings"])
 
 
 def test_fit_names_setting_and_compares_with_other(tmp_path):
-    frame, targets, _ = classes(np.random.default_rng(0))
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK)
-    shown = run_here(*fit)
+    *_, fit = write(tmp_path, classes)
+    shown, model = run_here(*fit), load(tmp_path / "m")
     assert "setting   interpretable (sparse nonnegative features); soft ones: --slab none" in shown.out
-    systems = load(tmp_path / "m").facts["comparison"]["systems"]
-    other = next(row for row in systems if row["role"] == "predictive")
+    other = next(row for row in model.facts["comparison"]["systems"] if row["role"] == "predictive")
     assert "--slab none" in other["name"]
     assert 0 <= other["score"] <= 1
-    assert other["name"] in load(tmp_path / "m").report.comparison.names
-    assert load(tmp_path / "m").estimator.slab == "half-normal"
+    assert other["name"] in model.report.comparison.names
+    assert model.estimator.slab == "half-normal"
     shown = run_here(*fit, "--slab", "none", "--json").json
     assert shown["setting"] == "predictive"
     assert [row["role"] for row in shown["comparison"]["systems"]][-1] == "interpretable"
 
 
 def test_stability_is_in_report_and_json(tmp_path):
-    frame, targets, _ = classes(np.random.default_rng(0))
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    options = (*QUICK[:4], "--C", 1, "--no-cv", "--stability", 2, "--json")
-    done = run_here("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *options)
+    *_, fit = write(tmp_path, classes)
+    done = run_here(*fit, "--no-cv", "--stability", 2, "--json")
     assert done.code == 0, done.err
     shown = load(tmp_path / "m").report.features
     returned = {row["feature"]: row["returned"] for row in done.json["stability"]["features"]}
     assert [returned[k] for k in shown.number.tolist()] == shown.returned.tolist()
 
 
-def write_libsvm(folder: Path) -> Path:
-    rng = np.random.default_rng(0)
-    y = np.arange(40) % 2
-    dump_svmlight_file(rng.poisson(np.where(y[:, None] == [0, 0, 1, 1], 4.0, 0.3)), y, str(folder / "t.svm"))
-    return folder / "t.svm"
-
-
 def test_word_counts_are_documents_or_columns(tmp_path):
-    path = write_libsvm(tmp_path)
-    options = ("--n-components", 4, "--max-iter", 5, "--no-cv", "--json")
-    assert run_here("fit", path, "-o", tmp_path / "m", *options).json["estimator"] == "ILSVMClassifier"
-    done = run_here("fit", path, "--model", "medlda", "-o", tmp_path / "m", *options)
-    assert done.json["estimator"] == "MedLDAClassifier"
+    path, y = tmp_path / "t.svm", np.arange(40) % 2
+    rng = np.random.default_rng(0)
+    dump_svmlight_file(rng.poisson(np.where(y[:, None] == [0, 0, 1, 1], 4.0, 0.3)), y, str(path))
+    fit = ("fit", path, "-o", tmp_path / "m", *QUICK[:4], "--no-cv", "--json")
+    assert run_here(*fit).json["estimator"] == "ILSVMClassifier"
+    assert run_here(*fit, "--model", "medlda").json["estimator"] == "MedLDAClassifier"
     assert run_here("evaluate", tmp_path / "m", path, "--json").json["scores"]["accuracy"] > 0.5
 
 
 def test_topics_support_both_inference_methods(tmp_path):
-    frame, targets, _ = short_texts(np.random.default_rng(0))
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    fit = ("fit", tmp_path / "t.csv", "--text", "text", "-t", *targets, "-o", tmp_path / "m", *QUICK, "--no-compare")
-    found = run_here(*fit, "--json").json
+    *_, fit = write(tmp_path, short_texts)
+    found = run_here(*fit[: fit.index("--inference")], "--no-compare", "--json").json
     assert {one["inference"] for one in found["cross_validation"]["candidates"]} == {"gibbs", "variational"}
     assert found["settings"]["inference"] in ("gibbs", "variational")
 

@@ -10,8 +10,8 @@ import pytest
 
 from cli_tools import flowers, run_here, run_process
 from regbayes.cli.errors import UserError
+from regbayes.cli.fit import SearchWatch
 from regbayes.cli.output import replacing
-from regbayes.cli.search import SearchWatch
 
 FIT = ("--n-components", 3, "--max-iter", 2, "--folds", 2, "--C", 1, "--no-compare")
 
@@ -95,11 +95,6 @@ def test_full_disk_behind_stdout_is_a_usage_error(place):
             done = run_process(command, place / "m", place / "t.csv", stdout=full)
         assert done.code == 2
         assert done.err.splitlines()[-1] == "error: the output: No space left on device"
-
-
-def test_too_many_features_are_a_usage_error(place):
-    done = run_here("fit", place / "t.csv", "-t", "kind", "-o", place / "x", "--n-components", 100_000_000)
-    assert (done.code, "takes more memory than a model may have" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])

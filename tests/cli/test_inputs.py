@@ -59,10 +59,10 @@ def test_missing_numbers_become_median_with_indicator():
 def test_text_columns_are_one_hot_encoded():
     given = table(two=["x", "y", "x", "x"], three=["a", "c", "b", "b"], hole=["p", None, "q", "p"])
     inputs = learn(given)
-    assert names_of(inputs) == ["two=y", "three=a", "three=b", "three=c", "hole=q", "hole is missing"]
+    assert names_of(inputs) == ["two=y", "three=a", "three=b", "three=c", "hole is missing", "hole=p", "hole=q"]
     np.testing.assert_array_equal(
         inputs.encode(given),
-        [[0, 1, 0, 0, 0, 0], [1, 0, 0, 1, 0, 1], [0, 0, 1, 0, 1, 0], [0, 0, 1, 0, 0, 0]],
+        [[0, 1, 0, 0, 0, 1, 0], [1, 0, 0, 1, 1, 0, 0], [0, 0, 1, 0, 0, 0, 1], [0, 0, 1, 0, 0, 1, 0]],
     )
 
 
@@ -74,11 +74,12 @@ def test_unknown_categories_are_zero_with_warning():
     np.testing.assert_array_equal(X, [[0, 0, 0], [0, 0, 1], [0, 0, 0]])
 
 
-def test_rare_categories_have_no_input():
+def test_rare_categories_share_an_input():
     values = [f"c{i}" for i in range(60) for _ in range(3 if i < 50 else 2)]
     inputs = learn(table(a=values))
     assert len(names_of(inputs)) == 50
-    assert not inputs.encode(table(a=["c55"])).any()
+    assert names_of(inputs)[-1] == "a=(other)"
+    assert inputs.encode(table(a=["c55"]))[0].nonzero()[0].tolist() == [49]
 
 
 def test_uninformative_columns_are_dropped():
@@ -147,7 +148,7 @@ def test_encode_accepts_extension_types():
     text = "a,b,wet,word\n1,2.5,True,x\n,3,False,\n2,0.5,True,y\n5,1,True,z\n"
     inputs = TableInputs().fit(read_csv(text).frame)
     wanted = inputs.transform(read_csv(text).frame)
-    assert names_of(inputs) == ["a", "b", "a is missing", "wet=True", "word=x", "word=y", "word=z", "word is missing"]
+    assert names_of(inputs) == ["a", "b", "a is missing", "wet=True", "word is missing", "word=x", "word=y", "word=z"]
     frame = pd.read_csv(io.StringIO(text))
     for other in (frame, frame.convert_dtypes(), frame.astype({"word": "category"}), frame.astype(object)):
         np.testing.assert_array_equal(inputs.transform(other), wanted)

@@ -15,7 +15,7 @@ import regbayes
 from cli_tools import Run, run_here
 from regbayes import load
 from regbayes.cli import interrupts
-from regbayes.cli.search import SearchWatch
+from regbayes.cli.fit import SearchWatch
 from regbayes.search import FoldRecord
 
 SEARCH = ("--n-components", 3, "--max-iter", 4, "--folds", 3, "--C", 0.1, "--C", 1, "--C", 10, "--json")
@@ -26,12 +26,15 @@ TRACED = tuple(str(PACKAGE / place) for place in ("cli", "estimators/path_search
 Line = tuple[str, int]
 
 
+def write_table(folder: Path, n: int, d: int) -> Path:
+    X = np.random.default_rng(0).standard_normal((n, d))
+    np.savez(folder / "t.npz", X=X, y=(X[:, 0] + X[:, 1] > 0).astype(int))
+    return folder
+
+
 @pytest.fixture
 def data(tmp_path):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((90, 4))
-    np.savez(tmp_path / "t.npz", X=X, y=(X[:, 0] + X[:, 1] > 0).astype(int))
-    return tmp_path
+    return write_table(tmp_path, 90, 4)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +63,7 @@ class Lines:
         name = frame.f_code.co_name
         if event == "return" and name == "__call__" and isinstance(frame.f_locals.get("self"), SearchWatch):
             self.armed = True
-        if event == "return" and name == "fit" and frame.f_code.co_filename.endswith("cli/fit.py"):
+        if event == "return" and name == "fit" and frame.f_code.co_filename.endswith("cli/app.py"):
             self.armed = False  # all files are written
         if event == "line" and self.armed:
             line = (frame.f_code.co_filename, frame.f_lineno)
@@ -84,20 +87,14 @@ def fit_traced(data: Path, lines: Lines) -> Run:
 @pytest.fixture(scope="module")
 def all_lines(tmp_path_factory) -> list[Line]:
     """Lines that a fit executes after its first record, in order."""
-    place = tmp_path_factory.mktemp("lines")
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((40, 2))
-    np.savez(place / "t.npz", X=X, y=(X[:, 0] > 0).astype(int))
     lines = Lines()
-    assert fit_traced(place, lines).code == 0
+    assert fit_traced(write_table(tmp_path_factory.mktemp("lines"), 40, 2), lines).code == 0
     assert len(lines.seen) > 200
     return list(lines.seen)
 
 
 def check_injection(all_lines: list[Line], data: Path, places: list[int], number: signal.Signals) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((40, 2))
-    np.savez(data / "t.npz", X=X, y=(X[:, 0] > 0).astype(int))
+    write_table(data, 40, 2)
     lost = []
     for place in places:
         (data / "m").unlink(missing_ok=True)
@@ -200,25 +197,6 @@ def test_seconds_left_uses_median_fit_time():
     for seconds in (3600.0, 2.0, 2.0, 3.0):
         watch(FoldRecord({}, 0, {"score": 1.0}, seconds, 0.0, None, np.arange(2), None, None))
     assert watch.seconds_left() == pytest.approx(2.5 * 7)
-
-
-def test_signal_in_protect_raises_only_in_stoppable_work():
-    def work():
-        signal.raise_signal(signal.SIGTERM)
-        return "never"
-
-    with interrupts.catch_signals():
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        interrupts._state.last -= 2 * interrupts.SAME_SECONDS
-        with interrupts.protect():
-            signal.raise_signal(signal.SIGTERM)
-            assert interrupts.run_stoppable(lambda: "never") == (None, True)
-            assert interrupts.run_stoppable(lambda: "done") == ("done", False)
-            interrupts._state.last -= 2 * interrupts.SAME_SECONDS
-            assert interrupts.run_stoppable(work) == (None, True)
-            signal.raise_signal(signal.SIGTERM)  # within SAME_SECONDS, counts as the same signal
-            assert interrupts.run_stoppable(lambda: "done") == ("done", False)
 
 
 def test_ignored_signal_stays_ignored():

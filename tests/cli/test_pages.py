@@ -30,26 +30,6 @@ def page_of(folder, *arguments):
     return payload((folder / "page.html").read_text(encoding="utf-8")), done
 
 
-def test_effects_match_score_differences(folder):
-    model = load_model(str(folder / "flowers.model"))
-    frame = read_table(str(folder / "flowers.csv")).frame
-    effects, ask = model.report.effects, model.pipeline.decision_function
-    assert set(effects.names) == {"size", "width", "place"}
-    for i, name in enumerate(effects.names):
-        if effects.kinds[i] == "number":
-            seen = frame[frame[name].notna()]
-            step = 1e-5 * seen[name].std()
-            up, down = ask(seen.assign(**{name: seen[name] + step})), ask(seen.assign(**{name: seen[name] - step}))
-            np.testing.assert_allclose(effects.slopes[i], np.mean((up - down) / (2 * step), axis=0), atol=1e-6)
-        else:
-            usual, *others = effects.categories[i]
-            assert usual == frame[name].mode()[0]
-            for place, value in enumerate(others):
-                told = None if value == "(missing)" else value
-                expected = np.mean(ask(frame.assign(**{name: told})) - ask(frame.assign(**{name: usual})), axis=0)
-                np.testing.assert_allclose(effects.changes[i][place], expected, atol=1e-6)
-
-
 def test_date_effects_are_those_of_date_parts(tmp_path):
     rng = np.random.default_rng(0)
     size, days = rng.normal(size=90), rng.integers(0, 90, 90)
@@ -113,14 +93,6 @@ def test_report_on_new_rows_scores_new_rows(folder):
     assert shown["model"]["sample"] == "new"
     assert shown["model"]["n_rows"] == 40
     assert page_of(folder, folder / "flowers.model")[0]["model"]["n_rows"] == 90
-
-
-def test_report_on_rows_without_target_or_columns_raises(folder):
-    lines = (folder / "new.csv").read_text().splitlines()
-    (folder / "bare.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
-    done = run_here("report", folder / "flowers.model", folder / "bare.csv", "-o", folder / "none.html")
-    assert (done.code, "has no column 'kind'" in done.err) == (3, True)
-    assert not (folder / "none.html").exists()
 
 
 def test_report_on_new_documents_shows_texts(folder):

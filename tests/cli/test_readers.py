@@ -174,9 +174,9 @@ def npy(array) -> bytes:
 UNREADABLE = {
     "empty": ("t.csv", "", "is empty"),
     "header alone": ("t.csv", "a,b\n", "has no rows"),
-    "long row": ("t.csv", "a,b\n1,2\n3,4,5\n", "cannot be read as CSV"),
+    "long row": ("t.csv", "a,b\n1,2\n3,4,5\n", "cannot be read as csv"),
     "all rows long": ("t.csv", "a,b\n1,2,3\n3,4,5\n", "have more fields than its first line"),
-    "open quote": ("t.csv", 'a,b\n"1,2\n3,4\n', "cannot be read as CSV"),
+    "open quote": ("t.csv", 'a,b\n"1,2\n3,4\n', "cannot be read as csv"),
     "two columns of a name": ("t.csv", "a,a\n1,2\n", "several columns of one name: 'a'"),
     "encoding": ("t.csv", b"a,b\n1,\xe4\n", "is not text in UTF-8"),
     "cut gzip": ("t.csv.gz", gzip.compress(b"a,b\n1,2\n" * 99)[:-20], "cannot be read as csv"),
@@ -189,7 +189,7 @@ UNREADABLE = {
     "not npy": ("t.npy", "a,b\n1,2\n", "cannot be read as npy"),
     "a vector": ("t.npy", npy(np.ones(3)), "a table has rows and columns"),
     "complex": ("t.npz", npz(X=np.eye(2) * 1j, y=[0, 1]), "holds complex numbers"),
-    "wrong names": ("t.npz", npz(X=np.eye(2), feature_names=["a"]), "X has 2 columns, but there are 1 feature_names"),
+    "wrong names": ("t.npz", npz(X=np.eye(2), feature_names=["a"]), "X has 2 columns, but there are 1 names"),
     "libsvm index": ("t.svm", "1 1000000000000:1\n0 1:1\n", "t.svm"),
     "libsvm text": ("t.svm", "one a:b\n", "cannot be read as libsvm"),
 }

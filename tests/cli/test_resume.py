@@ -79,7 +79,7 @@ def test_killed_search_resumes_to_same_model(place, seed):
 
 
 def test_resume_after_ctrl_c_finishes_search(place, monkeypatch):
-    from regbayes.cli.search import SearchWatch
+    from regbayes.cli.fit import SearchWatch
 
     before, model = SearchWatch.__call__, place / "stopped"
 
@@ -141,8 +141,3 @@ def test_full_disk_loses_records_but_not_search(place, monkeypatch):
     done = run_here("fit", place / "t.npz", "-o", place / "full", *FIT, *GRID)
     assert done.code == 0, done.err
     assert sum("No space left on device" in said for said in done.json["warnings"]) == 1
-
-
-def test_resume_without_cv_raises(place):
-    done = run_here("fit", place / "t.npz", "-o", place / "m", "--no-cv", "--resume")
-    assert (done.code, "--resume continues a search" in done.err) == (2, True)

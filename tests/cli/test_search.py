@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 
 import numpy as np
@@ -12,13 +11,13 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import StratifiedKFold
 
 from cli_tools import run_here
-from regbayes import ILSVMClassifierCV, load
+from regbayes import ILSVMClassifierCV
 from regbayes.cli.context import FitContext, prepare
+from regbayes.cli.fit import fit as fit_model
+from regbayes.cli.fit import make_estimator, make_search, possible_folds
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
-from regbayes.cli.scores import score_of
-from regbayes.cli.search import make_estimator, make_search, possible_folds, search_and_fit
-from regbayes.cli.targets import observed_rows
+from regbayes.cli.targets import score_of
 
 SMALL = {"n_components": [4], "max_iter": 5, "folds": 2}
 
@@ -40,7 +39,7 @@ def context_of(folder, frame, target=("y",), **options) -> FitContext:
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_search_matches_package_search(tmp_path, jobs):
     context = context_of(tmp_path, table(np.array(list("abc") * 20)), C=[0.1, 1.0], jobs=jobs, **SMALL)
-    found = search_and_fit(context, 2)
+    found = fit_model(context)
     folds = StratifiedKFold(2, shuffle=True, random_state=0)
     search = make_search(context, make_estimator(context), 2).set_params(refit=True)
     reference = search.fit(context.X, context.y)
@@ -102,20 +101,6 @@ def test_topic_grid_has_at_least_number_of_classes(tmp_path):
     assert search.param_grid["n_components"] == [30, 60, 120]
 
 
-def test_training_folds_contain_all_label_classes(tmp_path):
-    """Every training part contains a label with three rows, despite missing labels."""
-    rng = np.random.default_rng(0)
-    frame = table(np.zeros(40)).assign(
-        y=np.where(np.arange(40) < 3, 1.0, 0.0), z=rng.integers(2, size=40).astype(float)
-    )
-    frame.loc[::5, "z"] = np.nan
-    context = context_of(tmp_path, frame, ("y", "z"), C=[0.1], temperature=[0.1], **SMALL)
-    search = make_search(context, make_estimator(context), 3)
-    for train, test in search.cv:
-        assert not set(train) & set(test)
-        assert all(len(np.unique(column[train][observed_rows(column[train])])) == 2 for column in context.y.T)
-
-
 def test_balanced_score_matches_balanced_accuracy():
     rng = np.random.default_rng(0)
     y, predicted = rng.integers(3, size=50), rng.integers(3, size=50)
@@ -125,30 +110,3 @@ def test_balanced_score_matches_balanced_accuracy():
     for balanced in (False, True):
         found = score_of("classifier", y, predicted, balanced=balanced, weights=weights.astype(float))
         assert found == pytest.approx(score_of("classifier", y[rows], predicted[rows], balanced=balanced))
-
-
-def test_feature_columns_are_those_in_use(tmp_path):
-    table(np.array(list("abc") * 20)).to_csv(tmp_path / "t.csv", index=False)
-    fit = (
-        "fit",
-        tmp_path / "t.csv",
-        "-t",
-        "y",
-        "-o",
-        tmp_path / "m",
-        "--n-components",
-        12,
-        "--max-iter",
-        20,
-        "--no-cv",
-    )
-    assert run_here(*fit, "--C", 1).code == 0
-    found = run_here("predict", tmp_path / "m", tmp_path / "t.csv", "--features", "--json").json["columns"]
-    names = [name for name in found if name.startswith("feature")]
-    model = load(tmp_path / "m")
-    assert 0 < len(names) == model.estimator.n_components_ < 12
-    assert all(np.ptp(found[name]) > 0.1 for name in names)
-    (tmp_path / "few.csv").write_text("\n".join((tmp_path / "t.csv").read_text().splitlines()[:4]))
-    shown = [run_here("predict", tmp_path / "m", tmp_path / name, "--scores").out for name in ("few.csv", "t.csv")]
-    few, many = (pd.read_csv(io.StringIO(text)).filter(like="score").to_numpy() for text in shown)
-    np.testing.assert_allclose(few, many[:3], rtol=1e-9, atol=1e-9)

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,37 +23,21 @@ from regbayes._types import Integers
 from regbayes.cli import interrupts
 from regbayes.cli.context import FitContext
 from regbayes.cli.errors import listed, plural
-from regbayes.cli.targets import observed_rows, shown_label
-from regbayes.cli.words import TOKEN
+from regbayes.cli.inputs import TOKEN
+from regbayes.cli.targets import is_observed, observed_rows, shown_label
 
-__all__ = ["Judged", "System", "compare"]
+__all__ = ["compare"]
 
 CLEAR_ERRORS = 2.0  # a clear difference has at least this many standard errors
 CLEAR_POINTS = 0.01  # a clear difference of scores is at least this large
 PATIENCE_SECONDS = 30.0  # minimum time limit of a baseline, for short searches
-
-Fold = tuple[Integers, Integers]  # training rows, held-out rows
-
-
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """Out-of-fold predictions of one system."""
-
-    role: str  # "model", "baseline", "linear", "boosting", "interpretable" or "predictive"
-    name: str
-    rows: Sequence[Integers]  # of each fold
-    predictions: Sequence[NDArray[Any]]  # of each fold
-    seconds: float
-    size: int = 0  # number of features, inputs, words or trees
-    size_unit: str = ""
-    note: str = ""  # why the system was not fitted on every fold
 
 
 @dataclass(frozen=True, eq=False)
 class System:
     """A baseline: an estimator, its inputs and its size."""
 
-    role: str
+    role: str  # "baseline", "linear", "boosting", "interpretable" or "predictive"
     name: str
     X: Any  # inputs of the estimator
     estimator: Any
@@ -62,89 +47,87 @@ class System:
 
 
 def compare(
-    context: FitContext, model: Judged, *, estimator: Any, n_settings: int, with_baselines: bool, patience: float
+    context: FitContext,
+    model: dict[str, Any],
+    rows: Sequence[Integers],
+    predictions: Sequence[NDArray[Any]],
+    *,
+    estimator: Any,
+    n_settings: int,
+    with_baselines: bool,
 ) -> dict[str, Any]:
     """Compare a model with baselines; docs/command_line.md lists the returned keys.
 
     An iLSVM is also compared with its other setting, interpretable or predictive. The time limit of a baseline is
-    the larger of `patience` (the seconds of the search) and `PATIENCE_SECONDS`.
+    the larger of the seconds of the search and `PATIENCE_SECONDS`.
+
+    Parameters
+    ----------
+    model : dict
+        The role, name, size and seconds of the model.
+    rows, predictions : sequence of arrays
+        The held-out rows of each fold, and their predictions by the model.
     """
-    folds = [(np.setdiff1d(np.arange(len(context.y)), rows), rows) for rows in model.rows]
+    table, found, interrupted = [model], [np.concatenate(predictions)], False
     systems = [*_constants(context), *(_baselines(context, estimator) if with_baselines else ())]
-    judged, interrupted = [model], False
     if with_baselines:
         context.output.say(f"to compare with: {', '.join(one.name for one in systems)}, on the same folds")
     for system in systems:
-        one, interrupted = interrupts.run_stoppable(
-            lambda system=system: _judge(system, context, folds, max(PATIENCE_SECONDS, patience))  # type: ignore[misc]
-        )
-        if one is None or interrupted:  # an interrupted fit does not show how good an iLSVM is
+        patience = max(PATIENCE_SECONDS, model["seconds"])
+        judged, interrupted = interrupts.run_stoppable(partial(_judge, system, context, rows, patience))
+        if judged is None or interrupted:  # an interrupted fit does not show how good an iLSVM is
             context.output.warn("the comparison with baselines was interrupted")
             break
-        judged.append(one)
-    rows = np.concatenate(model.rows)
-    n_groups = min(20, len(rows) // 2)  # groups of the jackknife for standard errors of differences
-    group = np.argsort(np.argsort(rows, kind="stable")) % max(n_groups, 1)
-    parts = [part for part in (group != i for i in range(n_groups)) if observed_rows(context.y[rows[part]]).any()]
+        table.append(judged[0])
+        found.append(judged[1])
+    everywhere, ends = np.concatenate(rows), np.cumsum([len(test) for test in rows])
+    n_groups = min(20, len(everywhere) // 2)  # groups of the jackknife for standard errors of differences
+    group = np.argsort(np.argsort(everywhere, kind="stable")) % max(n_groups, 1)
+    parts = [part for part in (group != i for i in range(n_groups)) if observed_rows(context.y[everywhere[part]]).any()]
 
-    def difference(one: Judged, other: Judged) -> tuple[float, float]:
-        """Return the score difference of two systems and its standard error."""
-        of_one, of_other = np.concatenate(one.predictions), np.concatenate(other.predictions)
+    def difference(one: NDArray[Any], other: NDArray[Any]) -> tuple[float, float]:
+        """Return the score difference of two predictions and its standard error."""
 
         def gain(kept: Any) -> float:
-            return context.score(of_one[kept], rows[kept]) - context.score(of_other[kept], rows[kept])
+            return context.score(one[kept], everywhere[kept]) - context.score(other[kept], everywhere[kept])
 
-        if one is other or n_groups < 2:
-            return gain(slice(None)), 0.0
-        gains = np.array([gain(part) for part in parts])
-        return gain(slice(None)), float(np.sqrt((n_groups - 1) / n_groups * np.sum((gains - gains.mean()) ** 2)))
+        gains = np.array([gain(part) for part in parts]) if n_groups > 1 else np.zeros(1)
+        return gain(slice(None)), float(np.sqrt(np.sum((gains - gains.mean()) ** 2) * (1 - 1 / max(n_groups, 1))))
 
-    table: list[dict[str, Any]] = []
-    for one in judged:
-        row: dict[str, Any] = {
-            "role": one.role,
-            "name": one.name,
-            **dict.fromkeys(("score", "std", "difference", "error")),
-        }
-        if one.rows:
-            by_fold = [context.score(*pair) for pair in zip(one.predictions, one.rows, strict=True)]
-            row["score"], row["std"] = context.score(np.concatenate(one.predictions), rows), float(np.std(by_fold))
-            row["difference"], row["error"] = difference(one, model)
-        table.append(row | {"size": one.size, "size_unit": one.size_unit, "seconds": one.seconds, "note": one.note})
-    scored = [(one, row) for one, row in zip(judged, table, strict=True) if one.rows]
-    constants = [one for one, _ in scored if one.role == "baseline"]
-    better = [
-        one.name
-        for one, row in scored
-        if one.role in ("linear", "boosting")
-        and row["difference"] >= max(CLEAR_ERRORS * row["error"], CLEAR_POINTS)
-        and all(gain > error for gain, error in (difference(one, constant) for constant in constants))
-    ]
-    found = {
+    constants = [one for one, row in zip(found, table, strict=True) if row["role"] == "baseline" and one is not None]
+    better = []
+    for one, row in zip(found, table, strict=True):
+        row |= dict.fromkeys(("score", "std", "difference", "error"))
+        if one is None:
+            continue
+        by_fold = [context.score(*pair) for pair in zip(np.split(one, ends[:-1]), rows, strict=True)]
+        row["score"], row["std"] = context.score(one, everywhere), float(np.std(by_fold))
+        row["difference"], row["error"] = difference(one, found[0])
+        clear = row["difference"] >= max(CLEAR_ERRORS * row["error"], CLEAR_POINTS)
+        above = [difference(one, constant) for constant in constants]
+        if clear and row["role"] in ("linear", "boosting") and all(gain > error for gain, error in above):
+            better.append(row["name"])
+    against = [row for row in table if row["role"] == "baseline" and row["score"] is not None]
+    result = {
         "metric": context.metric,
-        "folds": len(folds),
+        "folds": len(rows),
         "best_of": n_settings,
         "systems": table,
-        "no_better_than_baseline": any(
-            row["difference"] >= -row["error"] for one, row in scored if one.role == "baseline"
-        ),
+        "no_better_than_baseline": any(row["difference"] >= -row["error"] for row in against),
         "outperformed_by": better,
-        "never_predicted": _never_predicted(context, model),
+        "never_predicted": _never_predicted(context, everywhere, found[0]),
         "interrupted": interrupted,
     }
-    return {**found, "messages": _messages(found, context)}
+    return {**result, "messages": _messages(result, context)}
 
 
-def _never_predicted(context: FitContext, model: Judged) -> list[str]:
+def _never_predicted(context: FitContext, rows: Integers, predicted: NDArray[Any]) -> list[str]:
     """Return the classes that are never predicted for held-out rows, with their target if there are several."""
-    if context.kind == "regressor":
-        return []
-    rows, predicted = np.concatenate(model.rows), np.concatenate(model.predictions)
-    by_target = predicted.reshape(len(predicted), -1)
-    found = []
-    for name, truth, column in zip(context.spec.names, context.targets[rows].T, by_target.T, strict=True):
-        classes = {shown_label(label) for label in truth[observed_rows(truth)].tolist()}
-        missed = sorted(classes - {shown_label(label) for label in column.tolist()})
+    found: list[str] = []
+    columns = zip(context.spec.names, context.targets[rows].T, predicted.reshape(len(rows), -1).T, strict=True)
+    for name, truth, answers in columns if context.kind != "regressor" else ():
+        classes = {shown_label(label) for label in truth[is_observed(truth)].tolist()}
+        missed = sorted(classes - {shown_label(label) for label in answers.tolist()})
         found += missed if context.y.ndim == 1 else [f"{name}={label}" for label in missed]
     return found
 
@@ -245,31 +228,34 @@ def _linear_on_words(context: FitContext, weight: str | None) -> System:
         return System("linear", name, context.X, counts, "word", lambda fit: fit[0].idf_.size)
     pipeline = make_pipeline(TfidfVectorizer(sublinear_tf=True, token_pattern=TOKEN), model)
     search = GridSearchCV(pipeline, {"tfidfvectorizer__ngram_range": [(1, 1), (1, 2)]}, cv=3)
-    texts = np.array(context.texts, dtype=object)
-    return System("linear", name, texts, search, "word", lambda fit: fit.best_estimator_[0].idf_.size)
+    return System("linear", name, context.texts, search, "word", lambda fit: fit.best_estimator_[0].idf_.size)
 
 
-def _judge(system: System, context: FitContext, folds: Sequence[Fold], patience: float) -> Judged:
-    """Fit a system on every fold, one target at a time; stop at an error or the time limit."""
-    predictions, size, began = [], 0, time.perf_counter()
+def _judge(
+    system: System, context: FitContext, rows: Sequence[Integers], patience: float
+) -> tuple[dict[str, Any], NDArray[Any] | None]:
+    """Fit a system without each fold; return its facts, and its predictions unless it failed or took too long."""
+    began, predictions, size, note = time.perf_counter(), [], 0, ""
     try:
-        for train, test in folds:
-            columns, size = [], 0
+        for test in rows:
+            train, columns, size = np.setdiff1d(np.arange(len(context.y)), test), [], 0
             for y in (context.y,) if system.is_joint else context.targets.T:
                 if time.perf_counter() - began > patience:
-                    note = f"left out: it takes longer than {patience:.0f} s"
-                    return Judged(system.role, system.name, (), (), time.perf_counter() - began, note=note)
+                    raise TimeoutError
                 fit = _fit(system, context, y, train)
                 columns.append(fit.predict(system.X[test]))
                 size += 1 if isinstance(fit, DummyClassifier) else system.count(fit)
             same = len({column.dtype.kind for column in columns}) == 1  # stacking mixed types would yield text
             side_by_side = np.column_stack(columns if same else [column.astype(object) for column in columns])
             predictions.append(columns[0] if context.y.ndim == 1 or system.is_joint else side_by_side)
+    except TimeoutError:
+        note = f"left out: it takes longer than {patience:.0f} s"
     except Exception as error:  # a failing baseline must not end the command
-        reason = f"failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        return Judged(system.role, system.name, (), (), time.perf_counter() - began, note=reason)
-    seconds, unit = time.perf_counter() - began, plural(size, system.unit)
-    return Judged(system.role, system.name, [test for _, test in folds], predictions, seconds, size, unit)
+        note = f"failed: {(str(error) or type(error).__name__).splitlines()[0]}"
+    size, unit = (0, "") if note else (size, plural(size, system.unit))
+    facts = {"role": system.role, "name": system.name, "size": size, "size_unit": unit}
+    facts |= {"seconds": time.perf_counter() - began, "note": note}
+    return facts, None if note else np.concatenate(predictions)
 
 
 def _fit(system: System, context: FitContext, y: NDArray[Any], train: Integers) -> Any:

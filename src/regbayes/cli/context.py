@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Flags, Floats, Integers
+from regbayes._types import Floats, Integers
 from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
-from regbayes.cli.inputs import TableInputs
+from regbayes.cli.inputs import TableInputs, WordCounts, learn_words, show_documents
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
 from regbayes.cli.read import Table, read_table, text_of
-from regbayes.cli.scores import metric_name, score_of
 from regbayes.cli.targets import (
     TargetSpec,
     as_labels,
     choose_targets,
     decide,
+    metric_name,
     row_weights,
     rows_with_target,
+    score_of,
     shown_label,
     task_values,
 )
-from regbayes.cli.words import WordCounts, learn_words, show_documents
 
 __all__ = ["FitContext", "prepare"]
 
@@ -44,10 +43,10 @@ class FitContext:
     inputs: TableInputs | WordCounts
     X: Any  # (n, inputs): numbers, or sparse counts of words
     y: NDArray[Any]  # (n,) or (n, targets), with missing values
-    row_names: Sequence[str]  # (n,)
+    row_names: NDArray[Any]  # (n,)
     task: NDArray[Any] | None = None  # (n,)
     weights: Floats | None = None  # (n,): sample weights
-    texts: Sequence[str] | None = None  # (n,): texts of the documents
+    texts: NDArray[Any] | None = None  # (n,): texts of the documents
 
     @property
     def kind(self) -> Kind:
@@ -62,7 +61,7 @@ class FitContext:
     @property
     def targets(self) -> NDArray[Any]:
         """The targets as a matrix with one column each."""
-        return self.y[:, None] if self.y.ndim == 1 else self.y
+        return self.y.reshape(len(self.y), -1)
 
     @property
     def metadata(self) -> dict[str, NDArray[Any]]:
@@ -75,14 +74,11 @@ class FitContext:
         """Name of the score."""
         return metric_name(self.kind, len(self.spec.names), balanced=self.request.balanced)
 
-    def take(self, kept: Flags) -> FitContext:
+    def take(self, rows: Integers) -> FitContext:
         """Return the context of the selected rows."""
-        rows = np.flatnonzero(kept)
-        parts = {name: getattr(self, name) for name in ("X", "y", "task", "weights")}
-        made = {name: values if values is None else values[rows] for name, values in parts.items()}
-        texts = None if self.texts is None else [self.texts[i] for i in rows.tolist()]
-        names = [self.row_names[i] for i in rows.tolist()]
-        return replace(self, table=self.table.take(kept), row_names=names, texts=texts, **made)
+        arrays = {name: getattr(self, name) for name in ("X", "y", "row_names", "task", "weights", "texts")}
+        chosen = {name: values if values is None else values[rows] for name, values in arrays.items()}
+        return replace(self, table=self.table.take(rows), **chosen)
 
     def score(self, predicted: NDArray[Any], rows: Integers) -> float:
         """Return the score of predictions for the given rows."""
@@ -109,22 +105,13 @@ def prepare(request: FitRequest, output: Output) -> FitContext:
     output.say(f"MedLDA, {why}" if documents else why)
     _check_columns(table, spec, request, documents)
     rows = _rows_to_fit(table, spec, request, output, needs_all=documents)
-    context = _of_documents(rows) if documents else _of_columns(rows)
-    n, n_inputs = context.X.shape
-    if documents:
-        output.say(f"{counted(n, 'document')} with {context.X.sum():.0f} words, {n_inputs} different ones")
-    else:
-        sizes = (
-            f"{counted(n, 'row')}, {counted(n_inputs, 'input')} from {counted(len(context.inputs.columns_), 'column')}"
-        )
-        output.say(sizes if context.task is None else f"{sizes}, {counted(len(np.unique(context.task)), 'task')}")
-    return context
+    return _of_documents(rows) if documents else _of_columns(rows)
 
 
 def _check_columns(table: Table, spec: TargetSpec, request: FitRequest, documents: bool) -> None:
     """Raise a `UserError` for unknown columns and for columns with two roles."""
-    for option, listed_columns in (("--ignore", request.ignore), ("--categorical", request.categorical)):
-        for name in listed_columns:
+    for option, columns in (("--ignore", request.ignore), ("--categorical", request.categorical)):
+        for name in columns:
             table.column(name, option)
     roles = [("--task", spec.task), ("--weight", request.weight), *(("--text", name) for name in request.text)]
     for option, column in roles:
@@ -137,18 +124,18 @@ def _check_columns(table: Table, spec: TargetSpec, request: FitRequest, document
 def _rows_to_fit(table: Table, spec: TargetSpec, request: FitRequest, output: Output, *, needs_all: bool) -> FitContext:
     """Drop rows with missing targets or zero weight; `needs_all` drops rows that lack any target."""
     key = request.names or table.key
-    given: Sequence[str | None] = [None] * table.n_rows if key is None else text_of(table.column(key, "--names"))
-    row_names = [name or f"row {i + 1}" for i, name in enumerate(given)]
+    given = [None] * table.n_rows if key is None else text_of(table.column(key, "--names"))
+    row_names = np.array([name or f"row {i + 1}" for i, name in enumerate(given)], dtype=object)
     weights = None if request.weight is None else row_weights(table, request.weight)
-    table, y, kept = rows_with_target(table, spec, output, needs_all=needs_all)
-    names = [row_names[i] for i in np.flatnonzero(kept).tolist()]
-    context = FitContext(request, output, table, spec, TableInputs(), None, y, names)
+    with output.catch_warnings():
+        table, y, kept = rows_with_target(table, spec, needs_all=needs_all)
+    context = FitContext(request, output, table, spec, TableInputs(), None, y, row_names[kept])
     if weights is not None:
         context = replace(context, weights=weights[kept])
-        counted_rows = weights[kept] > 0
-        if not counted_rows.all():
-            output.say(f"{int((~counted_rows).sum())} of {len(kept)} rows have no weight and are left out")
-            context = context.take(counted_rows)
+        counting = np.flatnonzero(weights[kept] > 0)
+        if len(counting) < len(y):
+            output.say(f"{len(y) - len(counting)} of {len(kept)} rows have no weight and are left out")
+            context = context.take(counting)
     if len(context.y) < 2:
         raise BadDataError(f"{table.source} has {len(context.y)} rows with a target; at least 2 are needed")
     return replace(context, y=as_labels(context.y)) if spec.kind == "classifier" else context
@@ -156,45 +143,49 @@ def _rows_to_fit(table: Table, spec: TargetSpec, request: FitRequest, output: Ou
 
 def _of_columns(rows: FitContext) -> FitContext:
     """Encode the input columns and report the columns that are left out."""
-    table, spec, request = rows.table, rows.spec, rows.request
+    table, spec, request, output = rows.table, rows.spec, rows.request, rows.output
     used = {*spec.names, *table.targets, *request.ignore, spec.task, request.names, request.weight}
     possible = table.names if table.inputs is None else table.inputs
     inputs = TableInputs(request.standardize and request.image is None, request.categorical)
     inputs.fit(table.frame[[name for name in possible if name not in used]])
     for reason, names in inputs.left_out_.items():
-        rows.output.say(f"left out, {reason}: {listed(names)}")
+        output.say(f"left out, {reason}: {listed(names)}")
     for remark in inputs.remarks_:
-        rows.output.say(remark)
+        output.say(remark)
     if not inputs.columns_:
         raise BadDataError(f"{table.source} has no column left that could be an input")
-    with rows.output.catch_warnings():
+    with output.catch_warnings():
         X = inputs.encode(table)
     pixels = request.image_shape
     if pixels is not None and np.prod(pixels) != X.shape[1]:
         raise UserError(f"--image {request.image} needs {np.prod(pixels)} inputs, but there are {X.shape[1]}")
-    return replace(rows, inputs=inputs, X=X, task=task_values(table, spec))
+    task = task_values(table, spec)
+    tasks = "" if task is None else f", {counted(len(np.unique(task)), 'task')}"
+    columns = counted(len(inputs.columns_), "column")
+    output.say(f"{counted(len(X), 'row')}, {counted(X.shape[1], 'input')} from {columns}{tasks}")
+    return replace(rows, inputs=inputs, X=X, task=task)
 
 
 def _of_documents(rows: FitContext) -> FitContext:
     """Choose the vocabulary and drop documents without any of its words."""
-    words, X = learn_words(rows.table, rows.request, rows.output)
-    context = replace(rows, inputs=words, X=X, texts=show_documents(rows.table, words, X))
+    spec, y, output = rows.spec, rows.y, rows.output
+    words, X, said = learn_words(rows.table, rows.request)
+    output.say(said)
     if rows.kind == "multilabel":
-        context = replace(context, y=_indicators(rows.y, rows.spec))
-    full = np.diff(X.indptr) > 0
-    if not full.all():
-        rows.output.say(f"{int((~full).sum())} of {len(full)} documents have no words and are left out")
+        values = sorted({shown_label(value) for value in y.flat})
+        if not {*values} <= {"0", "1"}:
+            raise BadDataError(
+                f"several targets of documents must be 0 or 1 each; {listed(spec.names)} hold {listed(values)}"
+            )
+        y = y.astype(np.int64)
+    texts = np.array(show_documents(rows.table, words, X), dtype=object)
+    context = replace(rows, inputs=words, X=X, y=y, texts=texts)
+    full = np.flatnonzero(np.diff(X.indptr))
+    if len(full) < len(y):
+        output.say(f"{len(y) - len(full)} of {len(y)} documents have no words and are left out")
         context = context.take(full)
     if len(context.y) < 2 or (rows.kind == "classifier" and len(np.unique(context.y)) < 2):
         raise BadDataError("the documents with words are of one class, or there is only one: nothing to learn")
+    n, n_words = context.X.shape
+    output.say(f"{counted(n, 'document')} with {context.X.sum():.0f} words, {n_words} different ones")
     return context
-
-
-def _indicators(y: NDArray[Any], spec: TargetSpec) -> Integers:
-    """Return labels as zeros and ones."""
-    if y.dtype == object or not np.all((y == 0) | (y == 1)):
-        values = sorted({shown_label(value) for value in y.ravel().tolist()})
-        raise BadDataError(
-            f"several targets of documents must be 0 or 1 each; {listed(spec.names)} hold {listed(values)}"
-        )
-    return np.asarray(y, dtype=np.int64)

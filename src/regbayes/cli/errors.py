@@ -77,9 +77,6 @@ def not_among(name: str, names: Sequence[str]) -> str:
     folded = {str(other).strip().casefold(): str(other) for other in reversed(names)}
     found = get_close_matches(name.strip().casefold(), folded, n=1, cutoff=0.75)
     meant = f". Did you mean {folded[found[0]]!r}?" if found else ""
-    parts = [part.strip() for part in name.split(",")]
-    if len(parts) > 1 and all(part in names for part in parts):
-        meant = ". For several columns, give the option once for each"
     return f"it has {listed(names)}{meant}"
 
 

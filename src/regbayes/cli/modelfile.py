@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +15,9 @@ from sklearn.pipeline import Pipeline
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats, Integers
 from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted, listed
-from regbayes.cli.inputs import TableInputs
+from regbayes.cli.inputs import TableInputs, WordCounts
 from regbayes.cli.read import Table
 from regbayes.cli.targets import TargetSpec, shown_label, task_values
-from regbayes.cli.words import WordCounts
 from regbayes.estimators._calibration import Calibration
 from regbayes.persistence import PersistenceError, load
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from regbayes.cli.options import ModelRequest
     from regbayes.cli.output import Output
 
-__all__ = ["ModelFile", "load_model", "open_model", "predict_at"]
+__all__ = ["ModelFile", "collect_page", "load_model", "open_model", "predict_at", "reliability_of", "score_for_page"]
 
 
 @persistable(name="regbayes.cli.ModelFile")
@@ -47,20 +47,17 @@ class ModelFile(Saveable):
     def __repr__(self) -> str:
         """Return a short summary without the arrays."""
         facts, target = self.facts, self.target
-        noun = "documents" if self.of_documents else "rows"
         lines = [
             f"{type(self.estimator).__name__} of a file that 'regbayes fit' wrote",
             f"  target    {', '.join(target.names)} ({target.kind})",
-            f"  fitted to {facts['rows']} {noun} of {facts['source']}, {counted(facts['inputs'], 'input')}",
+            f"  fitted to {facts['rows']} {self.noun}s of {facts['source']}, {counted(facts['inputs'], 'input')}",
             f"  features  {len(self.estimator.components_)} in use",
         ]
         if (cv := facts["cross_validation"]) is not None:
             score = f"{facts['metric']} {cv['pooled']:.3f} ± {cv['std']:.3f}"
             lines.append(f"  score     {score} over {counted(cv['folds'], 'fold')}")
-        if facts["no_better_than_baseline"]:
-            lines.append("  warning   no better than a baseline")
-        if facts["interrupted"]:
-            lines.append(f"  stopped   {facts['kept']}")
+        lines += ["  warning   no better than a baseline"] if facts["no_better_than_baseline"] else []
+        lines += [f"  stopped   {facts['kept']}"] if facts["interrupted"] else []
         return "\n".join([*lines, "  see       .pipeline, .estimator, .inputs, .target, .facts, .report"])
 
     @property
@@ -77,6 +74,11 @@ class ModelFile(Saveable):
     def of_documents(self) -> bool:
         """Whether rows are documents."""
         return isinstance(self.inputs, WordCounts)
+
+    @property
+    def noun(self) -> str:
+        """What a row is: a row or a document."""
+        return "document" if self.of_documents else "row"
 
     @property
     def classes(self) -> list[Any]:
@@ -104,8 +106,7 @@ class ModelFile(Saveable):
 
     def probabilities(self, data: Table | pd.DataFrame) -> list[Floats]:
         """Return a list with the class probabilities of each target, (n, classes)."""
-        if self.target.kind == "regressor":
-            raise BadModelError("this model predicts numbers; only classes have probabilities")
+        self._check_classes("probabilities")
         if self.calibration is None:
             raise BadModelError(
                 "this model has no probabilities: they come from cross-validation, for which every class needs two "
@@ -126,31 +127,35 @@ class ModelFile(Saveable):
 
         A binary target has one score, which is positive for the second class.
         """
-        if self.target.kind == "regressor":
-            raise BadModelError("this model predicts numbers; only classes have scores")
+        self._check_classes("scores")
         found = self._call("decision_function", data)
         several = len(self.target.names) > 1
         blocks = found if isinstance(found, list) else list(found.T) if several else [found]
-        named: dict[str, Floats] = {}
-        for name, block, labels in zip(self.target.names, blocks, self.classes, strict=True):
-            columns = block[:, None] if block.ndim == 1 else block
-            shown = labels[-columns.shape[1] :]
-            named |= {f"{name}={shown_label(label)} score": columns[:, k] for k, label in enumerate(shown)}
-        return named
+        return self._name_columns([block.reshape(len(block), -1) for block in blocks], "score")
 
     def probability_columns(self, shares: list[Floats]) -> dict[str, Floats]:
         """Return probabilities by column name, only of the second class for binary labels."""
-        named: dict[str, Floats] = {}
-        for name, found, labels in zip(self.target.names, shares, self.classes, strict=True):
-            first = 1 if len(self.target.names) > 1 and len(labels) == 2 else 0
-            for k in range(first, len(labels)):
-                named[f"{name}={shown_label(labels[k])} probability"] = found[:, k]
-        return named
+        several = len(self.target.names) > 1
+        return self._name_columns(
+            [one[:, 1:] if several and one.shape[1] == 2 else one for one in shares], "probability"
+        )
+
+    def _name_columns(self, blocks: list[Floats], what: str) -> dict[str, Floats]:
+        """Return the columns of each target by name; there may be none for the first class."""
+        return {
+            f"{name}={shown_label(label)} {what}": column
+            for name, block, labels in zip(self.target.names, blocks, self.classes, strict=True)
+            for label, column in zip(labels[-block.shape[1] :], block.T, strict=True)
+        }
 
     def feature_columns(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
         """Return the latent features in use by column name."""
         noun = "topic" if self.of_documents else "feature"
         return {f"{noun}{k}": column for k, column in enumerate(self._call("transform", data).T)}
+
+    def _check_classes(self, what: str) -> None:
+        if self.target.kind == "regressor":
+            raise BadModelError(f"this model predicts numbers; only classes have {what}")
 
     def _call(self, method: str, data: Table | pd.DataFrame) -> Any:
         """Call a method of the estimator with the inputs of a table and, if needed, its tasks."""
@@ -170,24 +175,23 @@ class ModelFile(Saveable):
         target, a class.
         """
         names, classes = self.target.names, self.classes
-        places = {shown_label(label): (0, k) for known in classes[:1] for k, label in enumerate(known)}
+        places = {shown_label(label): [(0, k)] for known in classes[:1] for k, label in enumerate(known)}
         if len(names) > 1:
-            places = {name: (j, 1) for j, name in enumerate(names) if len(classes[j]) == 2}
+            places = {name: [(j, 1)] for j, name in enumerate(names) if len(classes[j]) == 2}
+        if all(len(known) == 2 for known in classes):
+            places[""] = [(j, 1) for j in range(len(classes))]
         found = [np.full(len(known), np.nan) for known in classes]
         for text in given:
-            name, equals, number = text.rpartition("=")
+            name, _, number = text.rpartition("=")
             try:
                 value = float(number)
             except ValueError:
                 value = np.nan
             if not 0 < value < 1:
                 raise UserError(f"--threshold must be a number between 0 and 1, or NAME=number; got {text!r}")
-            chosen = [places[name]] if name in places else []
-            if not equals and all(len(known) == 2 for known in classes):
-                chosen = [(j, 1) for j in range(len(classes))]
-            if not chosen:
+            if name not in places:
                 raise UserError(f"--threshold {text}: give NAME=number, where NAME is one of {listed(list(places))}")
-            for target, place in chosen:
+            for target, place in places[name]:
                 found[target][place] = value
         return found
 
@@ -238,3 +242,67 @@ def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]
     if new:
         output.warn(f"tasks that were not there in training, in {counted(new, 'row')}: predicted by what tasks share")
     return model, table
+
+
+# --- the report
+
+
+def collect_page(model: ModelFile, table: Table, X: Any, y: NDArray[Any], shown: Mapping[str, Any]) -> Any:
+    """Return the `ReportData` of a model for these rows; `shown` are further options of `regbayes.report.collect`."""
+    from regbayes.report import collect
+
+    inputs, spec, facts = model.inputs, model.target, model.facts
+    notices = [*facts["warnings"]]
+    if facts["no_better_than_baseline"]:
+        notices.insert(0, facts["comparison"]["messages"][0])
+    if facts["interrupted"]:
+        notices.insert(0, f"{facts['kept']} Fit again for a model to rely on.")
+    more = " and more" if len(spec.names) > 3 else ""
+    options = {
+        "title": f"Predicting {', '.join(spec.names[:3])}{more} from {Path(facts['source']).name}",
+        "target_names": list(spec.names) if len(spec.names) > 1 else None,
+        "target_name": spec.names[0] if len(spec.names) == 1 else "target",
+        "notices": [("warning", text) for text in notices],
+        "task": task_values(table, spec),
+        **shown,
+    }
+    if isinstance(inputs, WordCounts):
+        return collect(model.estimator, X, y, feature_names=inputs.get_feature_names_out().tolist(), **options)
+    report = collect(model.pipeline, inputs.expand_dates(table.select(inputs.columns_)), y, **options)
+    return replace(report, model=replace(report.model, name=type(model.estimator).__name__))
+
+
+def score_for_page(model: ModelFile, where: str = "") -> dict[str, tuple[float, float]]:
+    """Return the score of cross-validation and its deviation by its name in the report."""
+    found = model.facts["cross_validation"]
+    if found is None:
+        return {}
+    short = {"accuracy over all labels": "label accuracy", "R², mean over targets": "R²"}
+    return {f"{short.get(found['metric'], found['metric'])}{where}": (found["pooled"], found["std"])}
+
+
+def reliability_of(shares: Sequence[Floats], codes: Integers, weights: Floats | None, note: str) -> Any:
+    """Return the reliability diagram of predicted classes, in ten bins of equal width.
+
+    Parameters
+    ----------
+    shares : of each target, (n, classes)
+    codes : (n, targets)
+        The true classes; -1 where unknown.
+    weights : (n,) or None
+    note : str
+        Source of the probabilities.
+    """
+    from regbayes.report.data import Reliability
+
+    largest = np.column_stack([found.max(axis=1) for found in shares])
+    hits = np.column_stack([found.argmax(axis=1) for found in shares]) == codes
+    seen, n_bins = codes >= 0, 10
+    counts = np.broadcast_to(np.ones(len(codes))[:, None] if weights is None else weights[:, None], codes.shape)[seen]
+    place = np.minimum((n_bins * largest[seen]).astype(np.int64), n_bins - 1)
+    in_bin = np.bincount(place, counts, n_bins)
+    kept = in_bin > 0
+    mean, share = (np.bincount(place, counts * values[seen], n_bins)[kept] / in_bin[kept] for values in (largest, hits))
+    error = np.average(np.abs(share - mean), weights=in_bin[kept])
+    said = f"{note} Probability and share differ by {error:.3f} on average (expected calibration error)."
+    return Reliability(mean, share, np.bincount(place, minlength=n_bins)[kept], said)

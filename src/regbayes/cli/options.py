@@ -76,9 +76,7 @@ class DataRequest(Request):
     format: Format | None = option(None, "--format", Panel.READING, "Format of the file, if not by its name.")
     delimiter: str | None = option(None, "--delimiter", Panel.READING, "Separator of the fields of a CSV file.")
     decimal: str = option(".", "--decimal", Panel.READING, "Decimal point of a CSV file.")
-    header: bool = option(
-        True, "--header/--no-header", Panel.READING, "Whether the first line of a CSV file has names."
-    )
+    header: bool = option(True, "--header/--no-header", Panel.READING, "Whether a CSV file begins with names.")
     missing: list[str] = option(list, "--missing", Panel.READING, "Text that marks a missing value. Repeatable.")
     encoding: str = option("utf-8", "--encoding", Panel.READING, "Encoding of a CSV file, or of files in a folder.")
 
@@ -104,9 +102,7 @@ class ModelRequest(DataRequest):
 
     model: str = argument("MODEL", "A file that 'regbayes fit' wrote.")
     data: str = argument("DATA", "Rows or documents, as to fit; - is CSV from stdin.")
-    text: list[str] = option(
-        list, "--text", Panel.READING, "Column with the text, if not that of training. Repeatable."
-    )
+    text: list[str] = option(list, "--text", Panel.READING, "Text column, if not that of training. Repeatable.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,11 +110,7 @@ class EvaluateRequest(ModelRequest):
     """Options of ``regbayes evaluate``."""
 
     threshold: list[str] = option(
-        list,
-        "--threshold",
-        None,
-        "Predict yes, or the class NAME, above this probability. Repeatable.",
-        metavar="[NAME=]NUMBER",
+        list, "--threshold", None, "Predict yes, or class NAME, above a probability. Repeatable.", metavar="[NAME=]P"
     )
 
 
@@ -146,9 +138,7 @@ class ReportRequest(ModelRequest):
 class FitRequest(DataRequest):
     """Options of ``regbayes fit``; None and empty lists stand for automatic choices."""
 
-    data: str = argument(
-        "DATA", "CSV, Parquet, NPZ, NPY or LIBSVM file, - for CSV from stdin, or a folder of documents."
-    )
+    data: str = argument("DATA", "CSV, Parquet, NPZ, NPY or LIBSVM file, - for CSV from stdin, or folder of documents.")
     output: str = _field(typer.Option("--output", "-o", help="Model file to write."))
 
     target: list[str] = option(list, "--target -t", Panel.TARGET, "Column to predict. Repeatable.")
@@ -158,13 +148,9 @@ class FitRequest(DataRequest):
     )
     task: str | None = option(None, "--task", Panel.TARGET, "Column with the group that a row belongs to.")
     ignore: list[str] = option(list, "--ignore", Panel.TARGET, "Column that is not an input. Repeatable.")
-    categorical: list[str] = option(
-        list, "--categorical", Panel.TARGET, "Column whose numbers are names of categories. Repeatable."
-    )
+    categorical: list[str] = option(list, "--categorical", Panel.TARGET, "Column of categories. Repeatable.")
     names: str | None = option(None, "--names", Panel.TARGET, "Column with names of rows for the report; not an input.")
-    standardize: bool = option(
-        True, "--standardize/--no-standardize", Panel.TARGET, "Whether to scale to unit variance."
-    )
+    standardize: bool = option(True, "--standardize/--no-standardize", Panel.TARGET, "Whether to scale numbers.")
     weight: str | None = option(None, "--weight", Panel.TARGET, "Column with how often a row counts; not an input.")
     balanced: bool = option(False, "--balanced", Panel.TARGET, "Weigh rare classes as much as frequent ones.")
     image: str | None = option(
@@ -174,12 +160,7 @@ class FitRequest(DataRequest):
     text: list[str] = option(list, "--text", Panel.DOCUMENTS, "Column with the text. Repeatable.")
     ngrams: int = option(1, "--ngrams", Panel.DOCUMENTS, "Count phrases of up to N words.", min=1, metavar="N")
     min_df: int | None = option(
-        None,
-        "--min-df",
-        Panel.DOCUMENTS,
-        "Drop words that occur in fewer than N documents (default: 3; 1 below 100 documents).",
-        min=1,
-        metavar="N",
+        None, "--min-df", Panel.DOCUMENTS, "Drop words in fewer than N documents (3; 1 below 100).", min=1, metavar="N"
     )
     max_words: int = option(
         50_000, "--max-words", Panel.DOCUMENTS, "Keep the N most frequent words.", min=2, metavar="N"
@@ -193,19 +174,14 @@ class FitRequest(DataRequest):
 
     cv: bool = option(True, "--cv/--no-cv", Panel.SEARCH, "Whether to choose settings by cross-validation.")
     folds: int = option(5, "--folds", Panel.SEARCH, "Number of cross-validation folds.", min=2)
-    resume: bool = option(
-        False, "--resume", Panel.SEARCH, "Continue a search that was ended before its model was written."
-    )
+    resume: bool = option(False, "--resume", Panel.SEARCH, "Continue a search that did not write its model.")
     compare: bool = option(True, "--compare/--no-compare", Panel.SEARCH, "Whether to fit baselines on the same folds.")
     n_components: list[int] = option(
         list, "--n-components", Panel.SEARCH, "Most features. Repeatable for the number of topics of documents.", min=1
     )
     C: list[float] = option(list, "--C", Panel.SEARCH, "Penalty on margin violations. Repeatable: values to try.")
     temperature: list[float] = option(
-        list,
-        "--temperature",
-        Panel.SEARCH,
-        "Softness of features; lower is closer to binary. Repeatable: values to try.",
+        list, "--temperature", Panel.SEARCH, "Softness of features; lower is closer to binary. Repeatable."
     )
     slab: Literal["half-normal", "none"] | None = option(
         None, "--slab", Panel.SEARCH, "Fit sparse nonnegative features (half-normal, the default) or soft ones (none)."
@@ -214,12 +190,7 @@ class FitRequest(DataRequest):
         None, "--include-inputs/--features-only", Panel.SEARCH, "Whether predictions use the inputs and the features."
     )
     stability: int | None = option(
-        None,
-        "--stability",
-        Panel.SEARCH,
-        "Refit on N random subsamples and report which features recur.",
-        min=1,
-        metavar="N",
+        None, "--stability", Panel.SEARCH, "Refit on N subsamples; report which features recur.", min=1, metavar="N"
     )
     max_iter: int | None = option(None, "--max-iter", Panel.SEARCH, "Most iterations of a fit.", min=1)
     seed: int = option(0, "--seed", Panel.SEARCH, "Seed of the starts and the folds.", min=0)

@@ -24,7 +24,16 @@ from regbayes.cli.errors import UserError, need
 if TYPE_CHECKING:
     from regbayes.cli.modelfile import ModelFile
 
-__all__ = ["Output", "called_as", "check_suffix", "check_writable", "replacing", "save_model", "write_columns"]
+__all__ = [
+    "Output",
+    "called_as",
+    "check_suffix",
+    "check_writable",
+    "print_error",
+    "replacing",
+    "save_model",
+    "write_columns",
+]
 
 QUIET_SECONDS = 15.0  # seconds between progress lines without a terminal
 
@@ -57,81 +66,64 @@ class Output:
     def say(self, text: str) -> None:
         """Print a status message on stderr."""
         if not self.quiet:
-            _console(sys.stderr).print(text, markup=False, highlight=False, soft_wrap=True)
+            _print(sys.stderr, text)
 
     def progress(self, text: str) -> None:
-        """Print progress: one updated line in a terminal, occasional lines otherwise."""
-        terminal = sys.stderr.isatty()
-        if terminal and not self.quiet:
+        """Print progress: one updated line in a terminal (cleared by an empty text), occasional lines otherwise."""
+        if sys.stderr.isatty() and not self.quiet:
             sys.stderr.write(f"\r\033[K{text}")
             sys.stderr.flush()
-        elif time.monotonic() - self._printed >= QUIET_SECONDS:
+        elif text and time.monotonic() - self._printed >= QUIET_SECONDS:
             self._printed = time.monotonic()
             self.say(text)
-
-    def end_progress(self) -> None:
-        """Clear the progress line."""
-        if sys.stderr.isatty() and not self.quiet:
-            sys.stderr.write("\r\033[K")
 
     def warn(self, text: str) -> None:
         """Print a warning on stderr, once."""
         if text not in self.warnings:
             self.warnings.append(text)
-            console = _console(sys.stderr)
-            console.print("warning: ", style="yellow", end="")
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            _print(sys.stderr, text, "warning: ", "yellow")
 
     def line(self, text: str = "") -> None:
         """Print a line of the result, unless the result is JSON."""
         if not self.json:
-            _console(sys.stdout).print(text, markup=False, highlight=False, soft_wrap=True)
+            _print(sys.stdout, text)
 
-    def table(
-        self,
-        title: str,
-        columns: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        *,
-        numbers: bool = True,
-        pipe_width: int = 140,
-    ) -> None:
-        """Print a table of the result, unless the result is JSON.
-
-        With `numbers`, all columns but the first are right-aligned. Without a terminal the width is `pipe_width`.
-        """
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
+        """Print a table of the result, unless the result is JSON; with `numbers`, all columns but the first are."""
         if self.json:
             return
         from rich import box
+        from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
         self.line(title)
         shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(columns):
-            shown.add_column(Text(column), justify="left" if i == 0 or not numbers else "right", overflow="fold")
+            shown.add_column(Text(column), justify="right" if i and numbers else "left", overflow="fold")
         for row in rows:
             shown.add_row(*(Text(str(cell)) for cell in row))
-        _console(sys.stdout, None if sys.stdout.isatty() else pipe_width).print(shown)
+        Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140).print(shown)
 
     def banner(self, text: str) -> None:
         """Print an important message on stderr in a frame."""
+        from rich.console import Console
         from rich.panel import Panel
         from rich.text import Text
 
         self.warnings.append(text)
-        _console(sys.stderr).print(Panel(Text(text), border_style="bold red"))
+        Console(file=sys.stderr).print(Panel(Text(text), border_style="bold red"))
 
     def facts(self, facts: Mapping[str, str]) -> None:
         """Print names and values, unless the result is JSON."""
-        width = max((len(name) for name in facts), default=0)
+        width = max(len(name) for name in facts)
         for name, value in facts.items():
             self.line(f"{name:<{width}}  {value}")
 
     def result(self, payload: Mapping[str, Any]) -> None:
         """Print the result as JSON if ``--json`` was given."""
         if self.json:
-            sys.stdout.write(json.dumps({**jsonable(payload), "warnings": self.warnings}, allow_nan=False) + "\n")
+            sys.stdout.write(json.dumps(jsonable({**payload, "warnings": self.warnings}), allow_nan=False) + "\n")
 
     @contextmanager
     def catch_warnings(self, *ignored: type[Warning]) -> Iterator[None]:
@@ -140,8 +132,8 @@ class Output:
             warnings.simplefilter("default")
             for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning, *ignored):
                 warnings.simplefilter("ignore", category)
-            warnings.filterwarnings("ignore", "The number of unique classes")  # `decide` reports this already
-            warnings.filterwarnings("ignore", "The least populated class")
+            for said in ("The number of unique classes", "The least populated class"):  # `fit` reports these itself
+                warnings.filterwarnings("ignore", said)
             try:
                 yield
             finally:
@@ -159,15 +151,21 @@ def jsonable(value: Any) -> Any:
         return jsonable(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _console(file: Any, width: int | None = None) -> Any:
+def _print(file: Any, text: str, label: str = "", style: str = "") -> None:
+    """Print text as it is, after a label in color."""
     from rich.console import Console
 
-    return Console(file=file, width=width)
+    console = Console(file=file)
+    console.print(label, style=style, end="")
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_error(text: str) -> None:
+    """Print an error on stderr."""
+    _print(sys.stderr, text, "error: ", "bold red")
 
 
 # --- files
@@ -183,9 +181,8 @@ def check_writable(path: str, *inputs: str | None) -> None:
         raise UserError(f"--output {path} is not a regular file; name a new file or one to replace")
     if not os.access(folder, os.W_OK):
         raise UserError(f"--output {path}: you may not write in the folder {folder}")
-    for given in inputs:
-        if given is not None and os.path.exists(given) and os.path.exists(target) and os.path.samefile(given, target):
-            raise UserError(f"--output {path} is the file that the command reads; choose another name")
+    if target in [os.path.realpath(given) for given in inputs if given]:
+        raise UserError(f"--output {path} is the file that the command reads; choose another name")
 
 
 @contextmanager
@@ -207,17 +204,17 @@ def save_model(model: ModelFile, path: str, output: Output) -> str:
     """Save a model, if necessary in another folder, and return its path."""
     from regbayes.persistence import PersistenceError
 
-    places = [path, *(os.path.join(folder, Path(path).name) for folder in (tempfile.gettempdir(), Path.home()))]
     reasons = []
-    for i, place in enumerate(places):
+    for folder in (None, tempfile.gettempdir(), Path.home()):
         try:
-            if i and os.path.exists(place):  # do not overwrite an unrelated file
-                place = os.path.join(tempfile.mkdtemp(prefix="regbayes-", dir=os.path.dirname(place)), Path(path).name)
+            if folder is not None:  # a new folder, so that no other file is replaced
+                folder = tempfile.mkdtemp(prefix="regbayes-", dir=folder)
+            place = path if folder is None else os.path.join(folder, Path(path).name)
             model.save(place)
         except (PersistenceError, OSError) as error:
             reasons.append(str(error))
         else:
-            if i:
+            if reasons:
                 output.warn(f"{reasons[0]}. The model is in {place} instead: move it when the disk has space")
             return place
     raise UserError(f"the model is lost: {'; '.join(reasons)}")

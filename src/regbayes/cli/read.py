@@ -88,9 +88,9 @@ class Table:
         return self.frame.reindex(columns=wanted, fill_value=0.0) if absent else self.frame[wanted]
 
     def take(self, kept: NDArray[Any]) -> Table:
-        """Return the rows selected by a Boolean mask."""
-        counts = None if self.counts is None else self.counts[np.flatnonzero(kept)]
-        return replace(self, frame=self.frame[kept], counts=counts)
+        """Return the rows selected by a Boolean mask or by their numbers."""
+        rows = np.arange(self.n_rows)[kept]
+        return replace(self, frame=self.frame.iloc[rows], counts=None if self.counts is None else self.counts[rows])
 
 
 def make_frame(columns: Iterable[tuple[str, Any]]) -> pd.DataFrame:
@@ -154,7 +154,13 @@ def read_table(path: str, *, format: Format | None = None, sparse: bool = False,
     folder = os.path.isdir(path)
     if folder and not sparse:
         raise BadDataError(f"{path!r} is a folder, not a file; a folder of documents goes with --model medlda")
-    found = "folder" if folder else format or _format_of(path)
+    suffix = Path(path.lower().removesuffix(".gz")).suffix
+    found = "folder" if folder else format or ("csv" if path == "-" else SUFFIXES.get(suffix))
+    if found is None:
+        raise BadDataError(
+            f"cannot tell the format of {path!r} from its name; known are {', '.join(SUFFIXES)}. Save the table as "
+            f"one of them, a spreadsheet as CSV, or give --format, one of {', '.join(get_args(Format))}"
+        )
     if path == "-" and found != "csv":
         raise BadDataError(f"only CSV is read from stdin; put the {found} into a file")
     readers: dict[str, Callable[[], Table]] = {
@@ -171,9 +177,16 @@ def read_table(path: str, *, format: Format | None = None, sparse: bool = False,
         raise
     except MemoryError:
         raise BadDataError(f"{path!r} is too large for this machine's memory; see docs/scale.md") from None
+    except UnicodeError as error:
+        raise BadDataError(
+            f"{path!r} is not text in {csv.get('encoding', 'utf-8').upper()} ({error}). Save it as UTF-8, or give its "
+            "--encoding, latin-1 or cp1252 for instance"
+        ) from None
     except Exception as error:  # libraries raise many exception types for damaged files
-        reason = getattr(error, "strerror", None) or error
-        raise BadDataError(f"{path!r} cannot be read as {found}: {reason}") from None
+        hint = " (--delimiter, --no-header)" if found == "csv" else ""
+        raise BadDataError(
+            f"{path!r} cannot be read as {found}: {getattr(error, 'strerror', None) or str(error).strip()}{hint}"
+        ) from None
     if not table.names and table.counts is None:
         raise BadDataError(f"{table.source} has no columns")
     if table.n_rows == 0:
@@ -183,19 +196,6 @@ def read_table(path: str, *, format: Format | None = None, sparse: bool = False,
         names = sorted(set(table.frame.columns[doubled]))
         raise BadDataError(f"{table.source} has several columns of one name: {listed(names)}. Rename them")
     return table
-
-
-def _format_of(path: str) -> Format:
-    """Return the file format for a file name."""
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes if suffix.lower() != ".gz"]
-    if path == "-":
-        return "csv"
-    if suffixes and suffixes[-1] in SUFFIXES:
-        return SUFFIXES[suffixes[-1]]
-    raise BadDataError(
-        f"cannot tell the format of {path!r} from its name; known are {', '.join(SUFFIXES)}. Save the table as one of "
-        f"them, a spreadsheet as CSV, or give --format, one of {', '.join(get_args(Format))}"
-    )
 
 
 def read_csv(
@@ -228,17 +228,10 @@ def read_csv(
             first = read(header=None, nrows=1, dtype=str, keep_default_na=False)
             types = {"index_col": False, "low_memory": False, "decimal": decimal, "na_values": ["?", *missing]}
             frame = read(header=0 if header else None, **types)
-    except UnicodeError as error:
-        raise BadDataError(
-            f"{source} is not text in {encoding.upper()} ({error}). Save it as UTF-8, or give its --encoding, latin-1 "
-            "or cp1252 for instance"
-        ) from None
     except pd.errors.EmptyDataError:
         raise BadDataError(f"{source} is empty") from None
     except pd.errors.ParserWarning:
         raise BadDataError(f"rows of {source} have more fields than its first line (--delimiter)") from None
-    except pd.errors.ParserError as error:
-        raise BadDataError(f"{source} cannot be read as CSV: {str(error).strip()} (--delimiter, --no-header)") from None
     given = [str(name).strip() if header else "" for name in first.iloc[0]]
     names = [name or f"column{i + 1}" for i, name in enumerate(given)]
     columns = [as_column(frame.iloc[:, i], name) for i, name in enumerate(names)]
@@ -247,8 +240,8 @@ def read_csv(
         notes.append(f"the first line of {source} looks like data, not like names of columns; use --no-header if it is")
     if len(names) == 1 and (others := [mark for mark in (";", "\t", "|") if mark in names[0]]):
         notes.append(f"{source} has one column; if fields are separated by {others[0]!r}: --delimiter {others[0]!r}")
-    inputs = None
-    if header and given[0] in ("", "Unnamed: 0") and _counts_rows(columns[0]):
+    inputs, numbers = None, np.arange(len(frame))
+    if header and given[0] in ("", "Unnamed: 0") and any(np.array_equal(columns[0], numbers + i) for i in (0, 1)):
         inputs = tuple(names[1:])
         notes.append(f"the first column of {source} has no name and numbers the rows, so it is not an input")
     return Table(make_frame(zip(names, columns, strict=True)), source, inputs, notes=tuple(notes))
@@ -276,10 +269,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _counts_rows(column: NDArray[Any]) -> bool:
-    return column.dtype != object and any(np.array_equal(column, np.arange(len(column)) + first) for first in (0, 1))
-
-
 def _check_size(shape: tuple[int, ...], source: str) -> None:
     """Raise a `BadDataError` for data that are too large as a dense array."""
     if shape[0] * shape[1] > MAX_CELLS:
@@ -288,6 +277,13 @@ def _check_size(shape: tuple[int, ...], source: str) -> None:
             f"{8 * shape[0] * shape[1] / 1e9:.0f} GB. If they are counts of words: --model medlda keeps them sparse. "
             "Otherwise take fewer rows or columns, or fit in Python as docs/scale.md says"
         )
+
+
+def _columns_of(matrix: Any, names: Iterable[str], source: str) -> list[tuple[str, NDArray[Any]]]:
+    """Return the columns of a matrix with their names."""
+    _check_size(matrix.shape, source)
+    dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix
+    return [(name, as_column(dense[:, i], name)) for i, name in enumerate(names)]
 
 
 def _read_parquet(path: str) -> Table:
@@ -312,8 +308,7 @@ def _read_npy(path: str) -> Table:
             f"{path} holds an array of shape {array.shape}, and a table has rows and columns. Inputs and targets go "
             'into one archive: numpy.savez("data.npz", X=X, y=y)'
         )
-    _check_size(array.shape, path)
-    return Table(make_frame((f"x{i}", as_column(array[:, i], f"x{i}")) for i in range(array.shape[1])), path)
+    return Table(make_frame(_columns_of(array, [f"x{i}" for i in range(array.shape[1])], path)), path)
 
 
 def _read_npz(path: str, sparse: bool) -> Table:
@@ -326,43 +321,36 @@ def _read_npz(path: str, sparse: bool) -> Table:
 
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
-
-    def named_columns(matrix: Any, of: str, keys: tuple[str, ...], prefix: str) -> tuple[str, ...]:
-        """Return column names from the first key in the archive, or numbered names."""
-        if matrix.ndim != 2 or matrix.shape[0] != n_rows:
-            raise BadDataError(f"{path}: {of} should have {n_rows} rows and columns; its shape is {matrix.shape}")
-        given = next((arrays[key] for key in keys if key in arrays), range(matrix.shape[1]))
-        if len(given) != matrix.shape[1]:
-            raise BadDataError(f"{path}: {of} has {matrix.shape[1]} columns, but there are {len(given)} {keys[0]}")
-        return tuple(f"{prefix}{name}" if isinstance(given, range) else str(name) for name in given)
-
-    X = arrays.get("X")
     if "X_data" in arrays:
         shape = tuple(int(n) for n in arrays["X_shape"])
-        X = csr_array((arrays["X_data"], arrays["X_indices"], arrays["X_indptr"]), shape=shape)
-        X.check_format(full_check=True)
-    lengths = [len(array) for array in arrays.values() if array.ndim == 1]
-    n_rows = max(lengths, default=0) if X is None else X.shape[0]
+        arrays["X"] = csr_array((arrays["X_data"], arrays["X_indices"], arrays["X_indptr"]), shape=shape)
+        arrays["X"].check_format(full_check=True)
+    X = arrays.get("X")
+    n_rows = max((len(array) for array in arrays.values() if array.ndim == 1), default=0) if X is None else X.shape[0]
     columns: list[tuple[str, Any]] = []
-    inputs = None if X is None else named_columns(X, "X", ("feature_names", "vocabulary"), "x")
-    if X is not None and inputs is not None and not sparse:
-        _check_size(X.shape, path)
-        dense = X.toarray() if "X_data" in arrays else X
-        columns += [(name, as_column(dense[:, i], name)) for i, name in enumerate(inputs)]
-    labels: tuple[str, ...] = ()
-    if "Y" in arrays:
-        labels = named_columns(arrays["Y"], "Y", ("label_names",), "Y")
-        columns += [(name, as_column(arrays["Y"][:, i], name)) for i, name in enumerate(labels)]
+    names: dict[str, tuple[str, ...]] = {}
+    for key, given in (("X", arrays.get("feature_names", arrays.get("vocabulary"))), ("Y", arrays.get("label_names"))):
+        matrix = arrays.get(key)
+        if matrix is None:
+            continue
+        if matrix.ndim != 2 or matrix.shape[0] != n_rows:
+            raise BadDataError(f"{path}: {key} should have {n_rows} rows and columns; its shape is {matrix.shape}")
+        numbered = [f"{key.lower() if key == 'X' else key}{i}" for i in range(matrix.shape[1])]
+        names[key] = tuple(numbered if given is None else (str(name) for name in given))
+        if len(names[key]) != matrix.shape[1]:
+            raise BadDataError(f"{path}: {key} has {matrix.shape[1]} columns, but there are {len(names[key])} names")
+        columns += [] if sparse and key == "X" else _columns_of(matrix, names[key], path)
     for name, array in arrays.items():
-        if array.ndim == 1 and len(array) == n_rows and not name.startswith("X") and not name.endswith("_names"):
+        if array.shape == (n_rows,) and not name.startswith("X") and not name.endswith("_names"):
             columns.append((name, as_column(array, name)))
+    labels = names.get("Y", ())
     targets = ("y",) if "y" in arrays else labels
-    found = Table(make_frame(columns), path, inputs, targets, {"Y": labels} if labels else {})
+    found = Table(make_frame(columns), path, names.get("X"), targets, {"Y": labels} if labels else {})
     if X is None or not sparse:
         return found
     if X.dtype.kind not in "biuf":
         raise BadDataError(f"{path}: X should hold counts; it holds {X.dtype}")
-    return replace(found, inputs=(), counts=csr_array(X), words=inputs or ())
+    return replace(found, inputs=(), counts=csr_array(X), words=names["X"])
 
 
 def _read_libsvm(path: str, sparse: bool) -> Table:
@@ -379,17 +367,16 @@ def _read_libsvm(path: str, sparse: bool) -> Table:
     X, y = load_svmlight_file(io.BytesIO(content), zero_based=True, multilabel=several)
     first = 0 if X.shape[1] == 0 or np.any(X.indices == 0) else 1
     X, inputs = X[:, first:], tuple(str(i) for i in range(first, X.shape[1]))
+    targets: list[tuple[str, Any]] = [("label", y)]
     if several:
         seen = sorted({label for labels in y for label in labels})
-        targets = make_frame((f"label={label:g}", [float(label in labels) for labels in y]) for label in seen)
-    else:
-        targets = make_frame([("label", y)])
-    names = tuple(targets.columns)
-    found = Table(targets, path, inputs, names, {"label": names} if several else {}, absent_is_zero=True)
+        targets = [(f"label={label:g}", np.array([float(label in labels) for labels in y])) for label in seen]
+    names = tuple(name for name, _ in targets)
+    groups = {"label": names} if several else {}
     if sparse:
-        return replace(found, inputs=(), counts=X, words=inputs)
-    _check_size(X.shape, path)
-    return replace(found, frame=pd.concat([pd.DataFrame(X.toarray(), columns=list(inputs)), targets], axis=1))
+        return Table(make_frame(targets), path, (), names, groups, absent_is_zero=True, counts=X, words=inputs)
+    frame = make_frame([*_columns_of(X, inputs, path), *targets])
+    return Table(frame, path, inputs, names, groups, absent_is_zero=True)
 
 
 def _read_folder(folder: Path, encoding: str) -> Table:
