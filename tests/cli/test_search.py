@@ -57,21 +57,9 @@ def test_search_matches_package_search(tmp_path, jobs):
 def test_search_extends_grid_beyond_edge(tmp_path):
     frame = table(np.array(list("ab") * 20))
     frame.to_csv(tmp_path / "t.csv", index=False)
-    fit = (
-        "fit",
-        tmp_path / "t.csv",
-        "-t",
-        "y",
-        "-o",
-        tmp_path / "m",
-        "--n-components",
-        3,
-        "--max-iter",
-        5,
-        "--folds",
-        2,
-    )
-    done = run_here(*fit, "--C", 1e-5, "--C", 1e-4, "--no-compare", "--json")
+    options = ("--n-components", 3, "--max-iter", 5, "--folds", 2, "--no-compare", "--json")
+    fit = ("fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", *options)
+    done = run_here(*fit, "--C", 1e-5, "--C", 1e-4)
     tried = [one["C"] for one in done.json["cross_validation"]["candidates"]]
     said = re.findall("is the (largest|smallest) value tried", done.err)
     further = {"largest": [1e-5, 1e-4, 1e-3], "smallest": [1e-6, 1e-5, 1e-4]}

@@ -15,6 +15,8 @@ COLUMNS = {
     "word": np.array(["a", "b", None, "a"] * 10, dtype=object),
     "flag": np.array([0.0, 1.0, 1.0, 0.0] * 10),
     "grade": np.array([1.0, 2.0, 3.0, np.nan] * 10),
+    "stars": np.array([1.0, 2.0, 3.0, 4.0, 5.0] * 8),
+    "code": np.array([101.0, 205.0, 999.0, 101.0] * 10),
     "half": np.array([0.5, 1.5, 2.5, 0.5] * 10),
     "amount": np.linspace(0, 1, 40),
     "count": np.arange(40.0),
@@ -30,47 +32,28 @@ def table_of(source: str = "t.csv", **columns) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("names", "kind", "why"),
-    [
-        (("word",), "classifier", "2 different texts"),
-        (("flag",), "classifier", "2 different whole numbers"),
-        (("grade",), "classifier", "3 different whole numbers"),
-        (("amount",), "regressor", "40 different numbers"),
-        (("count",), "regressor", "40 different whole numbers"),
-        (("half",), "regressor", "3 different numbers"),
-        (("word", "flag"), "multilabel", "all 2 targets hold classes"),
-        (("amount", "flag"), "regressor", "they hold numbers"),
-    ],
-)
-def test_decide_infers_kind_from_target(names, kind, why):
-    spec, said = decide(TABLE, names, None, None)
-    assert spec.kind == kind
-    assert why in said
-
-
-RATINGS = {
-    "stars": np.array([1.0, 2, 3, 4, 5] * 8),
-    "mood": np.array([-1.0, 0, 1, np.nan] * 10),
-    "code": np.array([101.0, 205, 999, 101] * 10),
-    "flag": COLUMNS["flag"],
-}
-
-
-@pytest.mark.parametrize(
     ("names", "of_texts", "kind", "said"),
     [
-        (("stars",), False, "classifier", "5 different whole numbers (--kind regressor if they are quantities)"),
-        (("stars",), True, "regressor", "whole numbers (--kind classifier if not)"),
-        (("mood",), True, "regressor", "3 different whole numbers (--kind classifier"),
-        (("code",), True, "classifier", "3 different whole numbers (--kind regressor if they are quantities)"),
-        (("flag",), True, "classifier", "2 different whole numbers (--kind regressor if they are quantities)"),
-        (("stars", "mood"), True, "regressor", "they hold numbers (--kind multilabel if not)"),
-        (("stars", "mood"), False, "multilabel", "hold classes (--kind regressor if they are quantities)"),
-        (("stars", "flag"), True, "multilabel", "hold classes (--kind regressor if they are quantities)"),
+        ("word", False, "classifier", "2 different texts"),
+        ("flag", False, "classifier", "2 different whole numbers (--kind regressor if they are quantities)"),
+        ("flag", True, "classifier", "2 different whole numbers (--kind regressor if they are quantities)"),
+        ("stars", False, "classifier", "5 different whole numbers (--kind regressor if they are quantities)"),
+        ("stars", True, "regressor", "5 different whole numbers (--kind classifier if not)"),
+        ("grade", True, "regressor", "3 different whole numbers (--kind classifier if not)"),
+        ("code", True, "classifier", "3 different whole numbers (--kind regressor if they are quantities)"),
+        ("amount", False, "regressor", "40 different numbers"),
+        ("count", False, "regressor", "40 different whole numbers"),
+        ("half", False, "regressor", "3 different numbers"),
+        ("word flag", False, "multilabel", "all 2 targets hold classes"),
+        ("amount flag", False, "regressor", "they hold numbers (--kind multilabel if not)"),
+        ("stars grade", True, "regressor", "they hold numbers (--kind multilabel if not)"),
+        ("stars grade", False, "multilabel", "hold classes (--kind regressor if they are quantities)"),
+        ("stars flag", True, "multilabel", "hold classes (--kind regressor if they are quantities)"),
     ],
 )
-def test_decide_treats_few_integers_as_classes_except_ratings(names, of_texts, kind, said):
-    spec, why = decide(table_of(**RATINGS), names, of_texts=of_texts)
+def test_decide_infers_kind_from_target(names, of_texts, kind, said):
+    """Few integers are classes; those near zero are ratings if the rows are texts."""
+    spec, why = decide(TABLE, tuple(names.split()), of_texts=of_texts)
     assert spec.kind == kind
     assert said in why
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from regbayes.cli.modelfile import ModelFile
     from regbayes.cli.read import Table
 
-__all__ = ["main"]
-
 SETTINGS = {
     "interpretable": "interpretable (sparse nonnegative features); soft ones: --slab none",
     "predictive": "predictive (soft features); sparse ones, easier to interpret: --slab half-normal",
@@ -114,8 +112,8 @@ def fit(request: FitRequest) -> None:
         fitted = fits.fit(context)
         model = fits.train(context, fitted)
         path = save_model(model, request.output, out)
-        if fitted.file is not None and fitted.kept is None:
-            fitted.file.remove()
+        if fitted.path is not None and fitted.kept is None and os.path.exists(fitted.path):
+            os.remove(fitted.path)
         facts = {name: value for name, value in model.facts.items() if name not in ("source", "metric", "warnings")}
         if model.of_documents:
             facts["topics"] = _topics_of(model)

@@ -26,8 +26,6 @@ from regbayes.cli.errors import listed, plural
 from regbayes.cli.inputs import TOKEN
 from regbayes.cli.targets import is_observed, observed_rows, shown_label
 
-__all__ = ["compare"]
-
 CLEAR_ERRORS = 2.0  # a clear difference has at least this many standard errors
 CLEAR_POINTS = 0.01  # a clear difference of scores is at least this large
 PATIENCE_SECONDS = 30.0  # minimum time limit of a baseline, for short searches
@@ -68,7 +66,8 @@ def compare(
     rows, predictions : sequence of arrays
         The held-out rows of each fold, and their predictions by the model.
     """
-    table, found, interrupted = [model], [np.concatenate(predictions)], False
+    table, interrupted, own = [model], False, np.concatenate(predictions)
+    found: list[NDArray[Any] | None] = [own]
     systems = [*_constants(context), *(_baselines(context, estimator) if with_baselines else ())]
     if with_baselines:
         context.output.say(f"to compare with: {', '.join(one.name for one in systems)}, on the same folds")
@@ -102,7 +101,7 @@ def compare(
             continue
         by_fold = [context.score(*pair) for pair in zip(np.split(one, ends[:-1]), rows, strict=True)]
         row["score"], row["std"] = context.score(one, everywhere), float(np.std(by_fold))
-        row["difference"], row["error"] = difference(one, found[0])
+        row["difference"], row["error"] = difference(one, own)
         clear = row["difference"] >= max(CLEAR_ERRORS * row["error"], CLEAR_POINTS)
         above = [difference(one, constant) for constant in constants]
         if clear and row["role"] in ("linear", "boosting") and all(gain > error for gain, error in above):
@@ -115,7 +114,7 @@ def compare(
         "systems": table,
         "no_better_than_baseline": any(row["difference"] >= -row["error"] for row in against),
         "outperformed_by": better,
-        "never_predicted": _never_predicted(context, everywhere, found[0]),
+        "never_predicted": _never_predicted(context, everywhere, own),
         "interrupted": interrupted,
     }
     return {**result, "messages": _messages(result, context)}

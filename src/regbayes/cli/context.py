@@ -29,8 +29,6 @@ from regbayes.cli.targets import (
     task_values,
 )
 
-__all__ = ["FitContext", "prepare"]
-
 
 @dataclass(frozen=True, eq=False)
 class FitContext:

@@ -21,8 +21,6 @@ from regbayes.cli.options import DemoRequest, FitRequest
 from regbayes.cli.output import Output, called_as, replacing, save_model
 from regbayes.cli.read import read_table
 
-__all__ = ["run"]
-
 
 def run(request: DemoRequest) -> None:
     """Constrain a posterior, then fit, compare and report a model of digits."""

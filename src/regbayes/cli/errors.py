@@ -8,20 +8,6 @@ from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
-__all__ = [
-    "BadDataError",
-    "BadModelError",
-    "ExitCode",
-    "MissingPieceError",
-    "StoppedError",
-    "UserError",
-    "counted",
-    "listed",
-    "need",
-    "not_among",
-    "plural",
-]
-
 
 class ExitCode(IntEnum):
     """Exit codes; docs/command_line.md explains them."""

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from regbayes import FeatureStability
     from regbayes.search import FoldRecord
 
-__all__ = ["Fitted", "SearchWatch", "fit", "make_estimator", "make_search", "possible_folds", "train"]
-
 
 @dataclass(frozen=True, eq=False)
 class Fitted:

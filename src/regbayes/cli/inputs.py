@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from regbayes.cli.options import FitRequest
 
-__all__ = ["MAX_NUMBER", "TOKEN", "TableInputs", "WordCounts", "as_numbers", "learn_words", "show_documents"]
-
 MAX_CATEGORIES = 50  # inputs of one text column, one of which stands for all rarer categories
 MAX_NUMBER = 1e100  # limit above which sums of squares could overflow
 MAX_COUNT = 2**31 - 1  # maximum count of a word in a document

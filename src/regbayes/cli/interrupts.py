@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-__all__ = ["catch_signals", "check", "ignore", "protect", "run_stoppable"]
-
 SAME_SECONDS = 1.0  # seconds within which repeated signals count as one
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from regbayes.cli.options import ModelRequest
     from regbayes.cli.output import Output
 
-__all__ = ["ModelFile", "collect_page", "load_model", "open_model", "predict_at", "reliability_of", "score_for_page"]
-
 
 @persistable(name="regbayes.cli.ModelFile")
 @dataclass(frozen=True, eq=False)

@@ -15,18 +15,6 @@ from regbayes.cli import Format, Kind
 from regbayes.cli.errors import UserError
 from regbayes.cli.output import check_writable
 
-__all__ = [
-    "DataRequest",
-    "DemoRequest",
-    "EvaluateRequest",
-    "FitRequest",
-    "ModelRequest",
-    "PredictRequest",
-    "ReportRequest",
-    "Request",
-    "make_command",
-]
-
 
 class Panel(StrEnum):
     """Headings of option groups in the help."""

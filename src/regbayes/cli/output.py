@@ -24,17 +24,6 @@ from regbayes.cli.errors import UserError, need
 if TYPE_CHECKING:
     from regbayes.cli.modelfile import ModelFile
 
-__all__ = [
-    "Output",
-    "called_as",
-    "check_suffix",
-    "check_writable",
-    "print_error",
-    "replacing",
-    "save_model",
-    "write_columns",
-]
-
 QUIET_SECONDS = 15.0  # seconds between progress lines without a terminal
 
 

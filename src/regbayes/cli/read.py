@@ -23,8 +23,6 @@ from regbayes.cli.errors import BadDataError, UserError, listed, need, not_among
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MAX_CELLS", "Table", "as_column", "make_frame", "plain_number", "read_table", "text_of"]
-
 MAX_CELLS = 250_000_000  # limit of dense inputs, 2 GB of float64
 SUFFIXES: dict[str, Format] = {
     **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),

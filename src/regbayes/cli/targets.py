@@ -153,7 +153,7 @@ def _number_or_text(text: str | None) -> Any:
 def rows_with_target(table: Table, spec: TargetSpec, *, needs_all: bool = False) -> tuple[Table, NDArray[Any], Flags]:
     """Return the rows with a target (or all targets), their targets and the row mask; warn about the others."""
     y = target_values(table, spec)
-    kept = is_observed(y).reshape(len(y), -1).all(axis=1) if needs_all else observed_rows(y)
+    kept = np.asarray(is_observed(y).reshape(len(y), -1).all(axis=1)) if needs_all else observed_rows(y)
     if not kept.any():
         raise BadDataError(f"{table.source} has no value of the target in any row, so there is nothing to compare with")
     if not kept.all():
