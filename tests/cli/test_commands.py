@@ -224,4 +224,4 @@ def test_unknown_column_suggests_closest_name(folder, tmp_path):
     (tmp_path / "loud.csv").write_text("\n".join([head.upper(), *rows]) + "\n")
     run = run_here("predict", folder / "flowers.model", tmp_path / "loud.csv")
     assert run.code == 3
-    assert "Names must agree in upper and lower case" in run.err
+    assert "Did you mean 'SIZE'?" in run.err

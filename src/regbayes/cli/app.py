@@ -108,21 +108,21 @@ def fit(request: FitRequest) -> None:
 
     out = Output(json=request.json, quiet=request.quiet)
     context = prepare(request, out)
-    with interrupts.protect():
-        fitted = fits.fit(context)
-        model = fits.train(context, fitted)
-        path = save_model(model, request.output, out)
-        if fitted.path is not None and fitted.kept is None and os.path.exists(fitted.path):
-            os.remove(fitted.path)
-        facts = {name: value for name, value in model.facts.items() if name not in ("source", "metric", "warnings")}
-        if model.of_documents:
-            facts["topics"] = _topics_of(model)
-        _show_model(model, facts, path, out)
-        out.result({"command": "fit", "model": path, **facts})
-        if path != request.output:
-            raise typer.Exit(ExitCode.USAGE)
-        if facts["interrupted"] or (facts["comparison"] or {}).get("interrupted"):
-            raise typer.Exit(ExitCode.INTERRUPTED)
+    interrupts.protect()
+    fitted = fits.fit(context)
+    model = fits.train(context, fitted)
+    path = save_model(model, request.output, out)
+    if fitted.path is not None and fitted.kept is None and os.path.exists(fitted.path):
+        os.remove(fitted.path)
+    facts = {name: value for name, value in model.facts.items() if name not in ("source", "metric", "warnings")}
+    if model.of_documents:
+        facts["topics"] = _topics_of(model)
+    _show_model(model, facts, path, out)
+    out.result({"command": "fit", "model": path, **facts})
+    if path != request.output:
+        raise typer.Exit(ExitCode.USAGE)
+    if facts["interrupted"] or (facts["comparison"] or {}).get("interrupted"):
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def _show_model(model: ModelFile, facts: dict[str, Any], path: str, out: Output) -> None:

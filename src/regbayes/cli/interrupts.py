@@ -1,8 +1,7 @@
 """Handling of Ctrl-C (SIGINT) and SIGTERM, which ``kill`` and batch systems send.
 
-Before the first fit, a signal raises KeyboardInterrupt and ends the command. Inside `protect`, which lasts until the
-model is written, a signal raises only within `run_stoppable`. At other times it stays pending and interrupts the next
-call of `run_stoppable`.
+Before the first fit, a signal raises KeyboardInterrupt and ends the command. After `protect`, a signal raises only
+within `run_stoppable`. At other times it stays pending and interrupts the next call of `run_stoppable`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class State:
     """Received signals and how to handle the next one."""
 
     protected: bool = False
-    stoppable: bool = False  # whether a signal raises inside `protect`
+    stoppable: bool = False  # whether a signal raises after `protect`
     pending: bool = False  # whether a signal has not interrupted anything yet
     last: float = -math.inf  # time of the last signal in seconds
 
@@ -61,14 +60,9 @@ def catch_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def protect() -> Iterator[None]:
-    """Let signals raise only in the work of `run_stoppable`."""
-    before, _state.protected = _state.protected, True
-    try:
-        yield
-    finally:
-        _state.protected = before
+def protect() -> None:
+    """Let signals raise only in the work of `run_stoppable`, until the command ends."""
+    _state.protected = True
 
 
 def run_stoppable(work: Callable[[], Any]) -> tuple[Any, bool]:

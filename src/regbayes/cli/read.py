@@ -76,12 +76,9 @@ class Table:
         wanted = list(names)
         absent = [name for name in wanted if name not in self]
         if absent and not self.absent_is_zero:
-            folded = {name.strip().casefold() for name in self.names}
-            differ = any(name.strip().casefold() in folded for name in absent)
-            hint = ". Names must agree in upper and lower case" if differ else ""
             raise BadDataError(
-                f"{self.source} lacks columns that the model was fitted to: {listed(absent)}. It has "
-                f"{listed(self.names)}{hint}"
+                f"{self.source} lacks columns that the model was fitted to: {listed(absent)}; "
+                f"{not_among(absent[0], self.names)}"
             )
         return self.frame.reindex(columns=wanted, fill_value=0.0) if absent else self.frame[wanted]
 
