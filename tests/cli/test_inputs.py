@@ -134,16 +134,6 @@ def test_infinite_values_become_missing():
     assert X[0].tolist() == [X[1, 0], 1]
 
 
-def test_row_numbers_get_a_hint():
-    rng = np.random.default_rng(0)
-    rising = np.cumsum(rng.integers(1, 3, size=12))
-    given = table(id=rising, sorted=np.sort(rng.normal(size=12)), counts=rng.permutation(rising))
-    inputs = learn(given)
-    assert inputs.remarks_ == ["whole numbers that rise from row to row: 'id'. To leave them out: --ignore"]
-    assert "id" in names_of(inputs)  # kept, because it may be a year
-    assert not learn(given, categorical=["id"]).remarks_
-
-
 def test_encode_accepts_extension_types():
     text = "a,b,wet,word\n1,2.5,True,x\n,3,False,\n2,0.5,True,y\n5,1,True,z\n"
     inputs = TableInputs().fit(read_csv(text).frame)

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from sklearn.datasets import dump_svmlight_file
 
 from cli_tools import write_mails
-from regbayes.cli.errors import BadDataError, MissingPieceError, listed
+from regbayes.cli.errors import BadDataError, MissingPieceError
 from regbayes.cli.read import Table, read_table
 
 
@@ -206,8 +206,3 @@ def test_missing_file_or_folder_raises(tmp_path):
         read_table(str(tmp_path / "none.csv"))
     with pytest.raises(BadDataError, match="a folder of documents goes with --model medlda"):
         read_table(str(tmp_path))
-
-
-def test_listed_abbreviates_long_lists():
-    assert listed(list("abcdefghi")).endswith("'i'")
-    assert listed([str(i) for i in range(20)]).endswith("'7' and 12 more")

@@ -108,15 +108,6 @@ def test_text_option_selects_other_column_of_new_file(tmp_path):
     assert "--text" in run_here("predict", tmp_path / "m", tmp_path / "new.csv").err
 
 
-def test_ratings_of_texts_are_regression_targets(tmp_path):
-    lines = reviews().splitlines()
-    whole = [line.rpartition(",")[0] + f",{round(float(line.rpartition(',')[2]))}" for line in lines[1:]]
-    (tmp_path / "t.csv").write_text("\n".join([lines[0], *whole]) + "\n")
-    fit = ("fit", tmp_path / "t.csv", "-t", "stars", "-o", tmp_path / "m", *QUICK, "--json", "--text", "review")
-    assert run_here(*fit).json["estimator"] == "MedLDARegressor"
-    assert run_here(*fit, "--kind", "classifier").json["estimator"] == "MedLDAClassifier"
-
-
 def test_long_texts_in_table_get_a_hint(tmp_path):
     (tmp_path / "t.csv").write_text(reviews())
     fit = ("fit", tmp_path / "t.csv", "-t", "subject", "-o", tmp_path / "m", *QUICK)

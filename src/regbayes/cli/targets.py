@@ -179,7 +179,7 @@ def row_weights(table: Table, name: str) -> Floats:
     column = table.column(name, "--weight")
     odd = column if column.dtype == object else column[(column < 0) | np.isinf(column)]
     if len(odd):
-        raise BadDataError(f"--weight {name}: weights are numbers of 0 or more, but there is {odd[0]!r}")
+        raise BadDataError(f"--weight {name}: weights are numbers of 0 or more, but there is {str(odd[0])!r}")
     if not np.any(column > 0):
         raise BadDataError(f"--weight {name}: no row has a weight above 0")
     return np.nan_to_num(column)
