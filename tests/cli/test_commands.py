@@ -13,6 +13,7 @@ from cli_tools import flowers, run_here
 from persistence_tools import VERSION_1
 from reference_tools import fits_its_rows
 from regbayes.cli.errors import ExitCode
+from regbayes.cli.output import jsonable
 
 QUICK = ("--n-components", 4, "--max-iter", 5, "--no-cv", "--C", 1)
 
@@ -125,7 +126,7 @@ def test_damaged_or_altered_model_file_raises(folder):
         assert changed != content
         (folder / name).write_bytes(changed)
         cases[message] = folder / name
-    cases["made by regbayes 0.1.0: fit again"] = VERSION_1 / "command_line.model"
+    cases["made by regbayes 0.1: fit again"] = VERSION_1 / "command_line.model"
     cases["not a regbayes file"] = folder / "flowers.csv"
     cases["none.model' does not exist"] = folder / "none.model"
     from regbayes import ILSVMClassifier
@@ -198,6 +199,11 @@ def test_ctrl_c_exits_with_interrupted_code(folder, monkeypatch):
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "x.model")
     assert done.code == ExitCode.INTERRUPTED
     assert "error: interrupted" in done.err
+
+
+def test_json_has_null_for_non_finite_numbers():
+    given = {"a": np.float64("nan"), 1: [np.int64(3), (np.bool_(True), None)], "b": np.array([np.inf])}
+    assert jsonable(given) == {"a": None, "1": [3, [True, None]], "b": [None]}
 
 
 def test_column_names_are_not_rendered_as_markup(folder):

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import dump_svmlight_file
+from sklearn.metrics import accuracy_score, f1_score
 
 from cli_tools import LAW, PRAISE, SPORT, document, run_here
 from regbayes import load
@@ -169,6 +170,10 @@ def test_commands_run_on_every_kind_of_table(tmp_path, case):
         accuracy = np.average([found == true for found, true in pairs], weights=observed.get("w"))
         names = ("accuracy", "accuracy over all labels")
         assert accuracy == pytest.approx(next(judged["scores"][name] for name in names if name in judged["scores"]))
+    if KINDS.get(case) == "multilabel":
+        truth, found = frame[targets].to_numpy(), pd.DataFrame(predicted)[targets].astype(int).to_numpy()
+        assert judged["scores"]["F1, micro"] == pytest.approx(f1_score(truth, found, average="micro"))
+        assert judged["scores"]["all labels of a row right"] == pytest.approx(accuracy_score(truth, found))
 
     loaded = load(model)
     kept = frame.drop(columns=targets)
