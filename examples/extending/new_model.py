@@ -30,10 +30,10 @@ from regbayes._types import Floats, Reals
 from regbayes.engine import AbsoluteChange, FitResult
 from regbayes.engine.source import ArraySource, Samples, Source
 from regbayes.estimators._bases import (
-    LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
     POSITIVE,
     FitReporter,
+    LatentModel,
     encode_classes,
     generator,
     pick_classes,
@@ -170,7 +170,7 @@ class PredictivePCAClassifier(Saveable, CallbackSupportMixin, TransformerMixin, 
     """Linear classifier on latent features that also reconstruct X, with weight ``generative_weight``."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **{name: LATENT_CONSTRAINTS[name] for name in ("n_components", "max_iter", "tol", "random_state", "verbose")},
+        **LatentModel._parameter_constraints,
         "C": [NOT_NEGATIVE],
         "generative_weight": [POSITIVE],
         "noise_variance": [POSITIVE],

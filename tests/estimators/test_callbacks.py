@@ -130,11 +130,11 @@ def test_fit_warnings_name_a_remedy():
         ilsvm(max_iter=2).fit(X, y)
     with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
         classifier(max_iter=1, tol=0).fit(X_tasks, Y)
-    with pytest.warns(TruncationWarning, match="all 3 features .* Raise n_components"):
+    with pytest.warns(TruncationWarning, match="All 3 features .* Raise `n_components`"):
         ilsvm(3).fit(X, y)
     with pytest.warns(TruncationWarning, match="Raise n_components"):
         classifier(2, temperature=0.0, max_iter=100, tol=1e-2).fit(X_tasks, Y)
-    with pytest.warns(ConvergenceWarning, match=r"no feature is in use.* Lower temperature"):
+    with pytest.warns(ConvergenceWarning, match=r"No feature is in use.* Change `temperature`"):
         ibp(temperature=1e6).fit(X)
 
 
@@ -145,7 +145,7 @@ def test_white_data_needs_targets_to_keep_features():
     X = np.sqrt(200) * np.linalg.qr(X - X.mean(axis=0))[0]
     Y = X[:, :2] + 0.5 * rng.standard_normal((200, 2))
     given = {"alpha": 0.01, "temperature": 0.01, "max_iter": 60}
-    with pytest.warns(ConvergenceWarning, match="no feature is in use"):
+    with pytest.warns(ConvergenceWarning, match="No feature is in use"):
         alone = regressor(margins="decoupled", **given).fit(X, Y)
     assert np.all(alone.components_ < 0.5)
     joint = regressor(**given).fit(X, Y)

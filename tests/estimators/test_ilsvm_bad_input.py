@@ -129,7 +129,7 @@ def test_constant_column_has_zero_loadings():
 def test_constant_X_warns(rows):
     labels = np.arange(20) % 2
     for make in (ilsvm, ibp):
-        with pytest.warns(ConvergenceWarning, match="no feature is in use.* whether X varies"):
+        with pytest.warns(ConvergenceWarning, match="No feature is in use.* check that `X` varies"):
             fitted = make().fit(rows, labels)
         assert np.all(np.isfinite(fitted.components_))
     assert ilsvm().fit(rows, labels > 0).score(rows, labels) == 0.5
@@ -212,11 +212,11 @@ def test_fit_with_too_few_labels_raises(make):
         ({"cost": np.ones((4, 4))}, "zero diagonal"),
         ({"cost": np.eye(4) - 1.0}, "non-negative"),
         ({"cost": np.where(np.eye(4), 0.0, np.nan)}, "cost contains NaN"),
-        ({"cost": 1.0 - np.eye(4), "multi_class": "ovr"}, 'cost is for multi_class="crammer_singer"'),
+        ({"cost": 1.0 - np.eye(4), "multi_class": "ovr"}, '`cost` requires `multi_class="crammer_singer"`'),
         ({"class_weight": {0: -1.0}}, "class_weight must be finite and not negative"),
         ({"class_weight": {0: np.nan}}, "class_weight must be finite and not negative"),
         ({"class_weight": {"zero": 2.0}}, "not in class_weight"),
-        ({"margins": "posterior", "generative_weight": 0.0}, "generative_weight must be positive"),
+        ({"margins": "posterior", "generative_weight": 0.0}, "`generative_weight` must be positive"),
         ({"unlabeled": [1, 2]}, r"unlabeled must be one value, .* got \[1, 2\]"),
         ({"temperature": 0.0}, "'temperature' parameter"),
         ({"temperature": "hot"}, "'temperature' parameter"),
@@ -252,7 +252,7 @@ def test_search_checks_lists_before_fits(parameters, message):
 
 
 def test_very_high_temperature_warns():
-    with pytest.warns(ConvergenceWarning, match="no feature is in use.* Lower temperature"):
+    with pytest.warns(ConvergenceWarning, match="No feature is in use.* Change `temperature`"):
         ilsvm(temperature=1e9).fit(X, y)
 
 

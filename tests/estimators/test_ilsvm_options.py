@@ -329,7 +329,7 @@ def test_inverse_transform_reconstructs_X():
     rebuilt = fitted.inverse_transform(fitted.transform(X))
     np.testing.assert_allclose(rebuilt, fitted.embedding_ @ fitted.components_ + fitted.offset_)
     assert np.mean((X - rebuilt) ** 2) < 0.5 * np.mean((X - fitted.mean_) ** 2)
-    with pytest.raises(ValueError, match=f"takes {fitted.n_components_}"):
+    with pytest.raises(ValueError, match=f"requires {fitted.n_components_}"):
         fitted.inverse_transform(X)
 
 

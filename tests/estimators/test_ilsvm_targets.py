@@ -205,8 +205,8 @@ def test_search_supports_numbers_and_labels():
     [
         ({"cost": np.ones((4, 4)) - np.eye(4)}, 0, "`cost` is for classes"),
         ({"class_weight": "balanced"}, 0, "`class_weight` is for classes"),
-        ({"multi_class": "crammer_singer"}, 0, "several labels need"),
-        ({"transductive": True}, 0, "several labels need"),
+        ({"multi_class": "crammer_singer"}, 0, "Several labels require"),
+        ({"transductive": True}, 0, "Several labels require"),
         ({}, 2, "must be labels: 0, 1, or NaN where missing; got 2"),
     ],
     ids=["cost", "class_weight", "multi_class", "transductive", "other classes"],

@@ -11,7 +11,7 @@ import pytest
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.engine import executor
 from regbayes.engine.mapped import StandardRows
-from regbayes.estimators import ilsvm
+from regbayes.estimators import _features
 from regbayes.margins import head
 from regbayes.models.ilsvm.starts import POLICY
 
@@ -41,7 +41,7 @@ def make(kind, **options):
 def few_copied(monkeypatch):
     """Make blocks and subsamples small, so that peaks measure copies of the data."""
     monkeypatch.setattr(executor, "BLOCK_ROWS", 512)
-    monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(POLICY, sample_rows=400))
+    monkeypatch.setattr(_features.LatentFeatures, "_policy", replace(POLICY, sample_rows=400))
     monkeypatch.setattr(head, "HEAD_POLICY", head.HeadPolicy(max_ascent_scores=1000, sample_per_weight=10))
 
 

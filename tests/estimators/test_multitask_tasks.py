@@ -35,7 +35,7 @@ def test_matrix_of_targets_has_one_task_per_column(make):
     assert fitted.predict(X).shape == Y.shape
     assert fitted.tasks_.tolist() == [0, 1, 2]
     assert fitted.coef_features_.shape == (3, fitted.n_components_)
-    with pytest.raises(ValueError, match="fitted without task="):
+    with pytest.raises(ValueError, match="fitted without `task`"):
         fitted.predict(X, task=np.zeros(len(X)))
 
 
@@ -45,7 +45,7 @@ def test_ragged_tasks_predict_one_value_per_sample(make):
     fitted = make().fit(X, y, task=task)
     assert fitted.predict(X, task=task).shape == y.shape
     assert fitted.tasks_.tolist() == ["east", "north", "south", "west"]
-    with pytest.raises(ValueError, match=r"fitted with task=.*needs task= too"):
+    with pytest.raises(ValueError, match=r"fitted with `task`.*requires `task`"):
         fitted.predict(X)
     with pytest.raises(ValueError, match="one entry per row"):
         fitted.predict(X, task=task[:-1])
@@ -263,7 +263,7 @@ def test_ragged_task_without_targets_needs_shared_weights(make):
     others = make().fit(X[known], y[known], task=task[known])
     with pytest.raises(ValueError, match=r"task contains 'nowhere'.*had no target in training"):
         others.predict(X, task=["nowhere"] * len(X))
-    with pytest.raises(ValueError, match="unseen_tasks='shared' needs weights that tasks share"):
+    with pytest.raises(ValueError, match="unseen_tasks='shared'` requires `task_sharing` above 0"):
         make(unseen_tasks="shared", task_sharing=0).fit(X, y, task=task)
 
 
@@ -277,7 +277,7 @@ def test_column_without_targets_needs_shared_weights():
     np.testing.assert_allclose(served.coef_features_[3], shared[served._used], rtol=1e-9)
     X, Y = numbers()
     Y = np.column_stack([Y, np.full(len(X), np.nan)])
-    with pytest.raises(ValueError, match="needs targets in one unit"):
+    with pytest.raises(ValueError, match="requires targets in one unit"):
         regressor(unseen_tasks="shared", task_sharing=1.0).fit(X, Y)
     predicted = regressor(unseen_tasks="shared", task_sharing=1.0, scale_targets="pooled").fit(X, Y).predict(X)
     assert np.all(np.isfinite(predicted))

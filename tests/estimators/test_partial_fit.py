@@ -12,8 +12,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.svm import LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, load
-from regbayes.estimators import ilsvm as estimators
 from regbayes.estimators._bases import FirstBatchWarning
+from regbayes.estimators._features import LatentFeatures
 from regbayes.models.ilsvm.starts import POLICY
 
 N, D, CLASSES = 600, 12, np.array(["a", "b", "c"])
@@ -280,9 +280,9 @@ def test_invalid_batch_leaves_model_unchanged(given, message):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"loss": "hinge"}, 'needs loss="squared_hinge"'),
-        ({"margins": "posterior"}, 'needs margins="consistent"'),
-        ({"transductive": True}, "needs transductive=False"),
+        ({"loss": "hinge"}, 'requires loss="squared_hinge"'),
+        ({"margins": "posterior"}, 'requires `margins="consistent"`'),
+        ({"transductive": True}, "`transductive=False`"),
         ({"class_weight": "balanced"}, "compute_class_weight"),
         ({"n_components": 700, "multi_class": "crammer_singer"}, 'multi_class="ovr"'),
     ],
@@ -293,7 +293,7 @@ def test_partial_fit_with_unsupported_options_raises(parameters, message):
 
 
 def test_first_partial_fit_needs_classes():
-    with pytest.raises(ValueError, match="first call of partial_fit needs classes="):
+    with pytest.raises(ValueError, match="first call of `partial_fit` requires `classes`"):
         ilsvm().partial_fit(X, y)
     with pytest.raises(ValueError, match="at least 2 classes"):
         ilsvm().partial_fit(X, y, classes=["a"])
@@ -313,7 +313,7 @@ def test_class_may_be_missing_from_first_batch():
 
 @both
 def test_small_first_batch_warns(make):
-    with pytest.warns(FirstBatchWarning, match="first batch has 100 rows"):
+    with pytest.warns(FirstBatchWarning, match="first batch has 100 samples"):
         first(make(), X[:100], y[:100])
 
 
@@ -336,7 +336,7 @@ def test_fit_weights_with_invalid_model_or_classes_raises():
 
 @both
 def test_fit_of_memory_map_needs_a_quarter_of_its_size(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(estimators.BinaryFeatures, "_policy", replace(POLICY, sample_rows=400))
+    monkeypatch.setattr(LatentFeatures, "_policy", replace(POLICY, sample_rows=400))
     rows, labels = draw(20_000, 7)
     np.save(tmp_path / "rows.npy", np.tile(rows, 16))
     rows = np.load(tmp_path / "rows.npy", mmap_mode="r")

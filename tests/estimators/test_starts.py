@@ -20,7 +20,7 @@ from regbayes import (
     PoorFitWarning,
 )
 from regbayes.engine import Status, StepResult, run
-from regbayes.estimators import ilsvm
+from regbayes.estimators import _features
 from regbayes.estimators._bases import IterativeEstimator, find_fault
 from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm.model import BinaryFeatures, centre_rows
@@ -143,7 +143,7 @@ def test_fit_with_fault_restarts(monkeypatch):
         return "never predicts" if len(answers) < 3 else ""
 
     model = Counted(6, C=3.0, class_weight="balanced", max_iter=10, random_state=2)
-    monkeypatch.setattr(ilsvm, "find_fault", faulty_at_first)
+    monkeypatch.setattr(_features, "find_fault", faulty_at_first)
     with pytest.warns(PoorFitWarning, match="never predicts"):
         quiet_of_others(model.fit, X, LABELS)
     assert len(starts) == 2

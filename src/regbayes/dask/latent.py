@@ -16,10 +16,9 @@ from regbayes.dask._bases import OnCluster, sample_size
 from regbayes.dask.source import DaskSource, Reader, join_columns, read_missing
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import ibp, ilsvm, ilsvm_regressor
-from regbayes.estimators._bases import TrainingRows, cost_matrix, warn_if_unscaled
-from regbayes.estimators._batches import observe_values
+from regbayes.estimators._bases import cost_matrix, warn_if_unscaled
+from regbayes.estimators._features import TrainingRows, is_label_matrix, observe_values
 from regbayes.estimators._sources import Moments, Spread, code_labels, read_numbers, spread_of_targets
-from regbayes.estimators.ilsvm import is_label_matrix
 from regbayes.joint.model import RowSums
 from regbayes.joint.problem import RowBlock, SampledHead
 from regbayes.margins.head import HEAD_POLICY
@@ -201,7 +200,7 @@ class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
 
     def _read_targets(self, source: DaskSource) -> tuple[Callable[[Samples], Observed], Strata, int]:
         if self._several:
-            self._check_several()
+            self._kind.check()
             n_labels = self._count_labels(source, self.unlabeled)
             signs = ValueTargets(np.zeros(n_labels), np.ones(n_labels), True, self.unlabeled)
             return signs, self._strata(source, signs), n_labels
@@ -240,9 +239,6 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
     Parameters and fitted attributes are those of the plain estimator, except for ``embedding_``; `transform` computes
     it lazily.
     """
-
-    def _make_settings(self, data: Data, n_labeled: int | None = None) -> Settings:
-        return ibp.make_unsupervised_settings(self.get_params(deep=False), data.X.totals.mean_square, data.X.n_inputs)
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the expected samples given their features, lazily for collections."""

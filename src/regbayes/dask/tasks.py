@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import dask
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import _fit_context
+from sklearn.base import _fit_context, is_classifier
 from sklearn.callback import with_callbacks
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -27,7 +27,6 @@ from regbayes.estimators import multitask
 from regbayes.estimators._bases import one_blas_thread
 from regbayes.estimators._labels import (
     Labels,
-    TaskClassifier,
     check_two,
     class_factors,
     complete_classes,
@@ -253,7 +252,7 @@ class OnClusterTasks(OnCluster):
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
         y, ragged = data["y"], "task" in data.get("metadata", {})
         layout: Layout = "ragged" if ragged else "single" if getattr(y, "ndim", 1) == 1 else "matrix"
-        recipe = Recipe(layout, not isinstance(self, TaskClassifier), getattr(self, "unlabeled", None))
+        recipe = Recipe(layout, not is_classifier(self), getattr(self, "unlabeled", None))
         kinds: Kinds = source.summarize(find_kinds, recipe)
         if layout == "matrix":
             kinds = replace(kinds, ids=column_names(getattr(y, "columns", ()), len(kinds.ids)))

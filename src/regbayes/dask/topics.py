@@ -13,9 +13,9 @@ from regbayes.dask.source import DaskSource, Reader, check_counts, check_counts_
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import medlda
 from regbayes.estimators._bases import FitReporter, cost_matrix, one_blas_thread, warn_of_status
+from regbayes.estimators._features import is_label_matrix
 from regbayes.estimators._sources import code_labels, read_numbers, spread_of_targets
 from regbayes.estimators._topics import as_documents
-from regbayes.estimators.ilsvm import is_label_matrix
 from regbayes.joint.model import RowSums
 from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.kernels.meanfield import lengths_of

@@ -1,36 +1,31 @@
-"""Bases of the estimators: input validation, fits that report progress, latent features, and classifiers."""
+"""Bases of the estimators: parameters and their documentation, input validation, and fits that report progress."""
 
 from __future__ import annotations
 
+import re
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
+from inspect import cleandoc
 from numbers import Integral, Real
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-)
-from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.callback import CallbackSupportMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils._missing import is_scalar_nan
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 from tqdm import tqdm
 
-from regbayes._registry import Saveable
+from regbayes._registry import Saveable, persistable
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import FitResult, Progress, Status
 from regbayes.engine.executor import one_blas_thread as one_blas_thread
@@ -44,17 +39,16 @@ from regbayes.estimators._arrays import (
     describe_room,
     is_elsewhere,
     pick_classes_there,
-    read_features,
     read_there,
     to_dense,
     working_on,
 )
-from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators.checkpoint import Checkpoint
 from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of, to_host
 from regbayes.kernels.device_memory import within_memory
-from regbayes.margins.targets import Classes, zero_one_cost
-from regbayes.models.ilsvm.model import UNLABELED
+from regbayes.margins.targets import zero_one_cost
+
+T = TypeVar("T")
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
@@ -62,22 +56,6 @@ N_JOBS = [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -
 UNSCALED = 1000.0  # ratio of the ranges of columns above which a fit warns
 LEAST_WEIGHT = 0.01  # share of the largest weight of an output below which a feature is not in use
 NEGLECTED = 0.2  # share of the weight in never predicted classes at which a fit is degenerate
-
-LATENT_CONSTRAINTS: dict[str, list[Any]] = {
-    "n_components": [Interval(Integral, 1, None, closed="left")],
-    "alpha": [POSITIVE],
-    "temperature": [POSITIVE, StrOptions({"auto"})],
-    "noise_variance": [POSITIVE, StrOptions({"auto", "estimate"})],
-    "prior_variance": [POSITIVE, StrOptions({"auto", "estimate"})],
-    "n_sweeps": [Interval(Integral, 1, None, closed="left")],
-    "n_init": [Interval(Integral, 1, None, closed="left")],
-    "max_iter": [Interval(Integral, 0, None, closed="left")],
-    "tol": [NOT_NEGATIVE],
-    "warm_start": ["boolean"],
-    "random_state": ["random_state"],
-    "n_jobs": N_JOBS,
-    "verbose": ["verbose"],
-}
 
 
 def generator(random_state: Any) -> np.random.Generator:
@@ -157,25 +135,20 @@ def check_unlabeled(unlabeled: Any) -> None:
         raise ValueError(f"unlabeled must be one value, that of y where there is no label; got {unlabeled!r}")
 
 
-def find_labeled(y: NDArray[Any], unlabeled: Any) -> Flags:
+def find_labeled(y: NDArray[Any], unlabeled: Any, required: bool = True) -> Flags:
     """Return which samples have a label: all whose label is not ``unlabeled``."""
     if unlabeled is None:
         return np.ones(len(y), dtype=bool)
     check_unlabeled(unlabeled)
     labeled = np.asarray(y != unlabeled, dtype=bool)
-    if not labeled.any():
+    if required and not labeled.any():
         raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
     return labeled
 
 
-def column_ranges(X: Any) -> tuple[Floats, Floats]:
-    """Return the minimum and the maximum of each column, both (k,)."""
-    return (X.min(axis=0), X.max(axis=0)) if isinstance(X, np.ndarray) else find_ranges(X)
-
-
 def in_use(psi: Floats) -> Flags:
     """Return which features vary by more than 0.1 over the samples."""
-    lowest, highest = column_ranges(psi)
+    lowest, highest = find_ranges(psi)
     return np.asarray(highest - lowest > 0.1)
 
 
@@ -197,8 +170,8 @@ def check_features_in_use(model: Any, n_components: int) -> None:
 def warn_of_no_features() -> None:
     """Warn that no feature varies between samples."""
     warnings.warn(
-        "no feature is in use: they are nearly the same for all rows. Lower temperature (or raise it, if it is "
-        "below 0.01), and look whether X varies at all.",
+        "No feature is in use: all are nearly the same for all samples. Change `temperature`, and check that `X` "
+        "varies.",
         ConvergenceWarning,
         stacklevel=3,
     )
@@ -206,33 +179,23 @@ def warn_of_no_features() -> None:
 
 def warn_if_unscaled(X: Floats) -> None:
     """Warn if the ranges of columns differ so much that the largest dominate the features."""
-    lowest, highest = column_ranges(X)
+    lowest, highest = find_ranges(X)
     ranges = np.subtract(highest, lowest, dtype=np.float64)
     ranges = ranges[ranges > 0]
     if len(ranges) > 1 and ranges.max() > UNSCALED * ranges.min():
         warnings.warn(
-            f"the columns of X have ranges from {ranges.min():.3g} to {ranges.max():.3g}: the largest alone decide "
-            "what the features are. Scale them, with StandardScaler for instance.",
+            f"The columns of `X` have ranges from {ranges.min():.3g} to {ranges.max():.3g}. The largest dominate the "
+            "features. Scale the columns, for example with StandardScaler.",
             UnscaledWarning,
             stacklevel=3,
         )
 
 
-def warn_of_noise() -> None:
-    """Warn that ``X`` has no structure."""
-    warnings.warn(
-        "No structure found: no direction of `X` has more variance than uncorrelated noise would have. "
-        "The features may describe noise. Collect more samples or check the labels.",
-        ConvergenceWarning,
-        stacklevel=3,
-    )
-
-
 def warn_of_truncation(n_used: int) -> None:
     """Warn that all features are in use."""
     warnings.warn(
-        f"all {n_used} features that n_components allows are in use: the data may ask for more. Raise n_components to "
-        "let them decide; ignore this if you want just so many.",
+        f"All {n_used} features that `n_components` allows are in use, so the number of features may be too small. "
+        "Raise `n_components`, or ignore this warning if you chose the number.",
         TruncationWarning,
         stacklevel=3,
     )
@@ -604,19 +567,51 @@ def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
     return given
 
 
+@dataclass(eq=False, repr=False)
 class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
-    """Base of the estimators with latent features; ``_state`` is the fitted model."""
+    """Base of the estimators with latent features under an Indian buffet prior; ``_state`` is the fitted model.
 
-    def _valid_rows(self, X: ArrayLike) -> Floats:
-        check_is_fitted(self, "_state")
-        return read_rows(self, X, reset=False)
+    Parameters
+    ----------
+    alpha : float
+        Controls the prior number of features (concentration of the Indian buffet process). Larger values expect more.
+    warm_start : bool
+        Whether ``fit`` continues from the last solution.
+    n_jobs : int or None
+        Number of threads. The result does not depend on it.
+    verbose : int
+        Whether to show a progress bar.
 
-    def _valid_features(self, X: ArrayLike) -> Floats:
-        check_is_fitted(self, "_state")
-        features: Floats = read_features(X)
-        if features.shape[1] != self._n_features_out:
-            raise ValueError(f"X has {features.shape[1]} features, but inverse_transform takes {self._n_features_out}")
-        return features
+    Attributes
+    ----------
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+    """
+
+    n_components: int = 50
+    _: KW_ONLY
+    alpha: float = 2.0
+    temperature: float | Literal["auto"] = "auto"
+    max_iter: int = 200
+    tol: float = 1e-3
+    warm_start: bool = False
+    random_state: Any = None
+    n_jobs: int | None = None
+    verbose: int = 0
+
+    _takes_devices: ClassVar[bool] = True  # accepts arrays of PyTorch and CuPy on their device
+    _in_blocks: ClassVar[bool] = True  # reads memory-mapped samples by blocks, in their type
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "alpha": [POSITIVE],
+        "temperature": [POSITIVE, StrOptions({"auto"})],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "tol": [NOT_NEGATIVE],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "n_jobs": N_JOBS,
+        "verbose": ["verbose"],
+    }
 
     @property
     def _n_features_out(self) -> int:
@@ -628,150 +623,39 @@ class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEs
         return tags
 
 
-@dataclass(frozen=True)
-class TrainingRows:
-    """Training samples with nonzero weight."""
+@dataclass_transform(eq_default=False)
+def public_estimator(cls: type[T]) -> type[T]:
+    """Turn the annotations of a class into parameters, complete its documentation, and allow it in saved files.
 
-    X: Floats  # (n, d)
-    row_weights: Floats | None  # (n,): weight of each sample, positive; None if all count once
-    given: Floats  # all samples, including those of weight zero
-    data: dict[str, Any]  # data of the fit for callbacks
-
-    @property
-    def counts(self) -> Floats:
-        """Return the weight of each sample, (n,)."""
-        return np.ones(self.X.shape[0]) if self.row_weights is None else self.row_weights
-
-
-class UnsupervisedFeatures(LatentModel):
-    """Base of the estimators whose features are learned without labels."""
-
-    @abstractmethod
-    def _learn(self, rows: TrainingRows) -> None:
-        """Set the fitted attributes."""
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn the features.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Sparse samples become dense.
-        y : ignored
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 counts it twice, 0 leaves it out. The sum is the data's size relative to the
-            prior. Divide survey weights by their mean to keep the balance of an unweighted fit.
-
-        Returns
-        -------
-        self
-        """
-        with keep_on_failure(self), room_for(self, X):
-            given = read_rows(self, X, ensure_min_samples=2)
-            rows, _, weights = drop_weightless(given, None, sample_weight)
-            with fit_beside(self, given):
-                self._learn(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
-        return self
+    The documentation gets the entries for parameters and attributes that only base classes document, and defaults.
+    """
+    cls = dataclass(eq=False, repr=False)(cls)
+    defaults = {one.name: one.default for one in fields(cast(Any, cls))}
+    first = next(iter(defaults))  # the only positional parameter
+    doc = cleandoc(cls.__doc__ or "")
+    for title in ("Parameters", "Attributes"):
+        entries = list_entries(doc, title)
+        own = "\n".join(entries)
+        for base in cls.__mro__[1:]:
+            known = {name for entry in entries for name in entry_names(entry)}
+            entries += [entry for entry in list_entries(base.__doc__, title) if not known & {*entry_names(entry)}]
+        for i, entry in enumerate(entries):
+            heading, (name, *_) = entry.partition("\n")[0], entry_names(entry)
+            if title == "Parameters" and "default=" not in heading and " : " in heading:
+                value = f'"{defaults[name]}"' if isinstance(defaults[name], str) else repr(defaults[name])
+                entries[i] = entry.replace(heading, f"{heading}, default={value}", 1)
+        doc = doc.replace(own, "\n".join(sorted(entries, key=lambda entry: entry_names(entry)[0] != first)))
+    cls.__doc__ = doc
+    saved: type[T] = persistable(skip=("_skl_callbacks",))(cls)
+    return saved
 
 
-@dataclass(frozen=True)
-class LabeledRows(TrainingRows):
-    """Training samples of a classifier, with class codes."""
-
-    codes: Integers  # (n,): class codes, UNLABELED for unlabeled samples
-    cost: Floats  # (n_classes, n_classes): cost of a prediction, a row per true class
-    label_weights: Floats  # (n,): factors on C, which include the sample weights
-
-    def targets(self, C: float) -> Classes:
-        """Return the margins of samples that all have a label."""
-        return Classes(self.codes, self.cost, C * self.label_weights)
+def list_entries(doc: str | None, title: str) -> list[str]:
+    """Return the entries of a section of a numpydoc docstring."""
+    section = cleandoc(doc or "").partition(f"{title}\n{'-' * len(title)}\n")[2].partition("\n\n")[0]
+    return [entry for entry in re.split(r"\n(?=\S)", section) if entry]
 
 
-class LatentClassifier(ClassifierMixin, LatentModel):
-    """Base of the max-margin classifiers that are learned jointly with their features."""
-
-    unlabeled: Any = None  # None: all samples are labeled
-    predict_proba = NoProbabilities()
-
-    @abstractmethod
-    def _learn(self, rows: LabeledRows) -> None:
-        """Set the fitted attributes."""
-
-    @abstractmethod
-    def _class_scores(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, (n, n_classes)."""
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn the features and the classifier.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Sparse samples become dense.
-        y : array-like of shape (n_samples,)
-            Labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 counts it twice, 0 leaves it out. The sum is the data's size relative to the
-            prior. Divide survey weights by their mean to keep the balance of an unweighted fit.
-
-        Returns
-        -------
-        self
-        """
-        with keep_on_failure(self), room_for(self, X):
-            rows = self._read(X, y, sample_weight)
-            with fit_beside(self, rows.given):
-                self._learn(rows)
-        return self
-
-    def _read(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> Any:
-        """Validate the arguments of ``fit``; return the samples with nonzero weight."""
-        given, y = read_rows(self, X, y, ensure_min_samples=2)
-        rows, labels, weights = drop_weightless(given, y, sample_weight)
-        labeled = find_labeled(labels, self.unlabeled)
-        check_labels(labels[labeled])
-        self.classes_, found = encode_classes(self, labels[labeled])
-        return self._describe_rows(
-            rows, labeled, found, weights, given, fit_data(given, y, sample_weight=sample_weight)
-        )
-
-    def _describe_rows(
-        self,
-        rows: Floats,
-        labeled: Flags,
-        found: Integers,
-        weights: Floats | None,
-        given: Floats,
-        data: dict[str, Any],
-    ) -> LabeledRows:
-        """Return labeled and unlabeled samples with class codes, costs and weights."""
-        codes = np.full(len(labeled), UNLABELED, dtype=np.int64)
-        codes[labeled] = found
-        by_class = weights_by_class(
-            self.class_weight, self.classes_, found, None if weights is None else weights[labeled]
-        )
-        label_weights = np.ones(len(labeled)) if weights is None else weights.copy()
-        label_weights[labeled] *= by_class[found]
-        cost = cost_matrix(self.cost, len(self.classes_))
-        return LabeledRows(rows, weights, given, data, codes, cost, label_weights)
-
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        scores = self._class_scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each sample, shape (n_samples,)."""
-        return pick_classes(self._class_scores(X), self.classes_)
-
-
-def binary_difference(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return attributes by class, with the two rows of a binary classifier replaced by their difference."""
-    for name, values in attributes.items():
-        if len(values) == 2:
-            attributes[name] = values[1:] - values[:1]
-    return attributes
+def entry_names(entry: str) -> list[str]:
+    """Return the names that an entry describes."""
+    return entry.partition("\n")[0].partition(" : ")[0].split(", ")

@@ -9,25 +9,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
-from regbayes.estimators._arrays import answer_beside, on_host
 from regbayes.estimators._bases import cost_matrix, pick_classes
-from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._task_bases import (
     Layout,
     TargetMatrix,
     Targets,
-    TaskModel,
     listed,
     natural,
-    read_matrix,
-    read_targets,
 )
-from regbayes.estimators.metrics import subset_accuracy
-from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_classes
 
 
@@ -233,84 +225,3 @@ def labels_of_tasks(
     if len({column.dtype.kind in "US" for column in columns}) > 1:  # text and numbers together
         columns = [column.astype(object) for column in columns]
     return np.stack(columns, axis=1)
-
-
-class TaskClassifier(ClassifierMixin, TaskModel):
-    """Base of the classifiers of several tasks."""
-
-    cost: Any = None  # every wrong class costs the same
-    predict_proba = NoProbabilities()
-
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
-        given: dict[str, Any] = {"numeric": False, "unlabeled": self.unlabeled}
-        found = read_matrix(y, task, X, **given) if self._in_blocks else None
-        return found or read_targets(y, task, X, **given)
-
-    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
-        if isinstance(targets, TargetMatrix):
-            found, outputs, labels = observe_label_matrix(targets, self.class_weight, self.cost, weights)
-            self.classes_ = labels.common_classes
-            return found, outputs
-        labels = read_labels(targets)
-        self.classes_ = labels.common_classes
-        factors = class_factors(self.class_weight, labels.classes, labels.count(targets, weights))
-        return observe_labels(targets, labels, factors, self.cost)
-
-    def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
-        """Return scores: positive for the second of two classes, or a column per class.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` received ``task``.
-
-        Returns
-        -------
-        array of shape (n_samples, n_tasks) after ``fit(X, Y)``, or a list with an entry per task if some have more
-        than two classes; (n_samples,) or (n_samples, n_classes) after ``fit(X, y)`` and ``fit(X, y, task=...)``.
-        """
-        return answer_beside(self._decide(X, task), X)
-
-    def _decide(self, X: ArrayLike, task: ArrayLike | None) -> Floats | list[Floats]:
-        scores, _ = self._score_rows(X, task)
-        layout: Layout = "matrix" if self._layout == "matrix" else "single"  # with ``task`` a sample has one prediction
-        return scores_of_tasks(scores, layout, self._outputs)
-
-    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
-        """Return classes, (n_samples, n_tasks) after ``fit(X, Y)`` or (n_samples,).
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` received ``task``.
-        """
-        scores = self._decide(X, task)
-        classes = self.classes_ if isinstance(self.classes_, list) else to_host(self.classes_)
-        return answer_beside(labels_of_tasks(scores, self._layout, classes), X)
-
-    def score(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> float:
-        """Return the share of samples whose observed labels are all predicted.
-
-        `regbayes.metrics.task_accuracy` is the accuracy per label.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Labels; missing ones count as correct, and samples without any label are left out.
-        task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` received ``task``.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each sample.
-        """
-        y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
-        return subset_accuracy(y, predicted, unlabeled=self.unlabeled, sample_weight=sample_weight)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags

@@ -1,51 +1,31 @@
-"""Bases of the estimators of several tasks: reading of targets, standardization, prediction and scores.
+"""Targets of several tasks: reading and standardization.
 
 Targets have one of two layouts. A matrix has a row for each sample and a column for each task, with missing values.
-Ragged tasks have one target for each sample, and its task. A vector is a single task. A subclass learns from a
-`TaskProblem` and scores samples for every output. The base of the classifiers is in `_labels`.
+Ragged tasks have one target for each sample, and its task. A vector is a single task.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import RegressorMixin, _fit_context
-from sklearn.callback import with_callbacks
 from sklearn.utils import _safe_indexing, check_array, check_consistent_length, column_or_1d
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight
 
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import row_blocks
 from regbayes.engine.mapped import StandardRows
-from regbayes.estimators._arrays import answer_beside, bring_targets, on_host
-from regbayes.estimators._bases import (
-    IterativeEstimator,
-    check_unlabeled,
-    find_missing,
-    fit_beside,
-    fit_data,
-    keep_on_failure,
-    one_blas_thread,
-    read_rows,
-    room_for,
-)
-from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
-from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
+from regbayes.estimators._bases import check_unlabeled, find_missing
+from regbayes.kernels.arrays import find_ranges, is_plain, sum_squares, take_rows, to_device
+from regbayes.margins.targets import Outputs
 from regbayes.models.ilsvm.model import Rows
 
 Layout = Literal["single", "matrix", "ragged"]
 
-HOST_TYPES = {np.ndarray, type(None)}  # types of host memory, which need no check of the device
 NAMED_IN_MESSAGES = 5
 MANY, MOST = 50_000, 0.25  # number and share of observed targets from which on a matrix is not converted to a list
-SHARE_NEW = "Set task_sharing and unseen_tasks='shared' to serve new tasks with the weights that all tasks share."
-SHARE_EMPTY = (
-    "Leave it out, or set task_sharing and unseen_tasks='shared' to serve it with the weights that all tasks share."
-)
 
 
 # --- Targets
@@ -270,211 +250,7 @@ class TaskProblem:
         return len(self.outputs)
 
 
-class TaskModel(IterativeEstimator):
-    """Base of the estimators of several tasks."""
-
-    _sorts_rows: ClassVar[bool] = False  # sorts samples by task, for speed
-    _in_blocks: ClassVar[bool] = False  # keeps memory-mapped samples and large target matrices in their form
-    _standardizes: ClassVar[bool] = True  # standardizes the inputs, which makes a copy
-    _remedy: ClassVar[str] = "It has no weights."  # end of the error message for tasks without targets
-
-    @property
-    def _serves_new_tasks(self) -> bool:
-        """Whether tasks without targets get predictions from common weights."""
-        return False
-
-    @abstractmethod
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
-        """Return the targets."""
-
-    @abstractmethod
-    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
-        """Return the targets as observations without sample weights, and their outputs."""
-
-    @abstractmethod
-    def _learn(self, problem: TaskProblem) -> None:
-        """Set the fitted attributes."""
-
-    @abstractmethod
-    def _scores(self, X: Floats) -> Floats:
-        """Return the score of each output for standardized samples, (n, M), with common scores in further columns."""
-
-    def _own_scores(self, X: Floats, outputs: Integers) -> Floats:
-        """Return the scores of chosen outputs of each sample, (n, c); -1 - g is the common score of group g."""
-        return np.take_along_axis(self._scores(X), outputs, axis=1)
-
-    def _check_tasks(self, targets: Targets | TargetMatrix) -> None:
-        """Raise an error if a task has no targets and cannot use common weights."""
-        if (
-            not self._serves_new_tasks or targets.layout != "ragged"
-        ):  # columns have units of their own, which only targets determine
-            check_no_empty_task(targets, "Leave it out.")
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Fit all tasks.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Sparse samples become dense.
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Targets, NaN or None where missing: a column per task, or one per sample with ``task``. A vector without
-            ``task`` is a single task.
-        task : array-like of shape (n_samples,), default=None
-            The task of each sample.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 counts it twice, 0 leaves it out. The sum is the data's size relative to the
-            prior. Divide survey weights by their mean to keep the balance of an unweighted fit.
-
-        Returns
-        -------
-        self
-        """
-        with keep_on_failure(self), room_for(self, X), one_blas_thread():
-            given = rows = read_rows(self, X, ensure_min_samples=2)
-            if not {type(rows), type(y), type(task), type(sample_weight)} <= HOST_TYPES:
-                y, task, sample_weight = bring_targets(rows, y=y, task=task, sample_weight=sample_weight)
-            data = fit_data(rows, y, task=task, sample_weight=sample_weight)
-            rows, y, task, weights = take_weighted_rows(rows, y, task, sample_weight)
-            targets, order = self._read_targets(y, task, rows), None
-            self._check_tasks(targets)
-            if self._sorts_rows:
-                targets, order = in_order_of_tasks(targets, rows.shape[0])
-            stays = self._in_blocks and is_mapped(rows)
-            centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights, stays)
-            weights = weights if weights is None or order is None else weights[order]
-            observations, self._outputs = self._observe(targets, weights)
-            self.tasks_, self._layout = targets.ids, targets.layout
-            del targets  # frees memory: the model has its own copy
-            with fit_beside(self, given):
-                self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
-        return self
-
-    def _standard_rows(self, X: ArrayLike) -> Any:
-        check_is_fitted(self, "tasks_")
-        X, mean, scale = read_rows(self, X, reset=False), to_host(self.mean_), to_host(self.scale_)
-        if not is_plain(X):
-            return (X - to_device(mean, X)) / to_device(scale, X)
-        if self._in_blocks and is_mapped(X):
-            return StandardRows(X, mean, scale)
-        centred = X - mean
-        centred /= scale
-        return centred
-
-    def _score_rows(self, X: ArrayLike, task: ArrayLike | None) -> tuple[Floats, Integers]:
-        """Return scores and tasks of samples: (n, M), or with ``task`` the scores of each sample's own task."""
-        with room_for(self, X):
-            return self._score_standard(self._standard_rows(X), task)
-
-    def _score_standard(self, rows: Any, task: ArrayLike | None) -> tuple[Floats, Integers]:
-        (task,) = bring_targets(rows, task=task)
-        check_task_given(type(self).__name__, self._layout, task)
-        if self._layout != "ragged":
-            return self._scores(rows)[:, : len(self._outputs)], np.zeros(rows.shape[0], dtype=np.int64)
-        codes = known_codes(
-            to_host(self.tasks_), task, rows.shape[0], allow_unseen=self._serves_new_tasks, remedy=self._remedy
-        )
-        n_outputs = len(self._outputs) // len(to_host(self.tasks_))
-        own = codes[:, None] * n_outputs + np.arange(n_outputs)
-        shared = -1 - self._outputs.groups[:n_outputs]  # an unseen task has the common score of its class's group
-        return self._own_scores(rows, np.where(codes[:, None] >= 0, own, shared)), codes
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.input_tags.sparse = True
-        return tags
-
-
-class TaskRegressor(RegressorMixin, TaskModel):
-    """Base of the regressors of several tasks."""
-
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
-        found = read_matrix(y, task, X, numeric=True) if self._in_blocks else None
-        return found or read_targets(y, task, X, numeric=True)
-
-    def _target_units(self, layout: Layout) -> Literal["task", "pooled"] | None:
-        """Return whether targets are standardized by task, all together, or not at all."""
-        return "pooled" if layout == "ragged" else "task"
-
-    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
-        units = self._target_units(targets.layout)
-        if isinstance(targets, TargetMatrix):
-            return self._observe_matrix(targets, weights, units)
-        self.target_mean_, self.target_scale_ = _measure_targets(targets, weights, units)
-        values = (targets.values - self.target_mean_[targets.tasks]) / self.target_scale_[targets.tasks]
-        return observe_numbers(targets.rows, targets.tasks, values, len(targets.ids))
-
-    def _observe_matrix(
-        self, targets: TargetMatrix, weights: Floats | None, units: Literal["task", "pooled"] | None
-    ) -> tuple[ObservedMatrix, Outputs]:
-        n_rows, n_tasks = targets.values.shape
-        self.target_mean_, self.target_scale_ = np.zeros(n_tasks), np.ones(n_tasks)
-
-        def observe(task: int) -> tuple[int, Observations]:
-            own, here = targets.column(task), slice(task, task + 1)
-            self.target_mean_[here], self.target_scale_[here] = _measure_targets(own, weights, units)
-            values = (own.values - self.target_mean_[task]) / self.target_scale_[task]
-            return task, observe_numbers(own.rows, own.tasks, values, 1)[0]
-
-        nothing = np.zeros(0, dtype=np.int64)
-        outputs = observe_numbers(nothing, nothing, np.zeros(0), n_tasks)[1]
-        return fill_matrix(map(observe, range(n_tasks)), n_tasks, n_rows, numbers=True), outputs
-
-    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
-        """Return predictions, (n_samples, n_tasks) after ``fit(X, Y)`` or (n_samples,).
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` received ``task``.
-        """
-        scores, tasks = self._score_rows(X, task)
-        scale, mean = to_host(self.target_scale_), to_host(self.target_mean_)
-        if self._layout == "matrix":
-            return answer_beside(scores * scale + mean, X)
-        # An unseen task, -1, uses the scale of the last task: unseen tasks require one scale for all.
-        return answer_beside(scores[:, 0] * scale[tasks] + mean[tasks], X)
-
-    def score(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> float:
-        """Return R² over all observed targets, pooled.
-
-        It is `regbayes.metrics.explained_variance_pooled`. Use it for targets of one unit. With several units,
-        differences between the means of tasks count as explained variance, so the score is near 1 for any model.
-        `sklearn.metrics.r2_score` (``scoring="r2"``) averages over targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Targets; missing ones are left out.
-        task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` received ``task``.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each sample's targets.
-        """
-        from regbayes.estimators.metrics import explained_variance_pooled  # `metrics` imports this module
-
-        y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
-        return explained_variance_pooled(y, predicted, sample_weight=sample_weight)
-
-
-def check_task_given(name: str, layout: Layout, task: Any) -> None:
-    """Raise an error unless ``task`` is passed to prediction exactly if it was passed to ``fit``."""
-    if layout == "ragged" and task is None:
-        raise ValueError(f"{name} was fitted with task=, the task of each row; prediction needs task= too")
-    if layout != "ragged" and task is not None:
-        raise ValueError(f"{name} was fitted without task=, so it predicts every task of every row; leave task out")
-
-
-def _measure_targets(
+def measure_targets(
     targets: Targets, weights: Floats | None, units: Literal["task", "pooled"] | None
 ) -> tuple[Floats, Floats]:
     """Return the mean and the scale of each task's targets."""

@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import KW_ONLY, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh
-from sklearn.base import RegressorMixin, _fit_context
-from sklearn.callback import with_callbacks
-from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import RegressorMixin
 
-from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.estimators._arrays import work_here
-from regbayes.estimators._bases import (
-    LATENT_CONSTRAINTS,
-    NOT_NEGATIVE,
-    POSITIVE,
-    drop_weightless,
-    fit_beside,
-    fit_data,
-    keep_on_failure,
-    read_rows,
-    room_for,
-)
-from regbayes.estimators._batches import BatchFeatures, TargetRows
-from regbayes.estimators.ilsvm import (
-    BinaryFeatures,
+from regbayes.estimators._bases import public_estimator
+from regbayes.estimators._features import (
+    PredictiveFeatures,
     labeled_share,
     make_settings,
     make_supervision,
+    observe_values,
     read_numbers,
     target_shape,
 )
@@ -117,8 +102,8 @@ def ridge_residual(data: Data) -> float:
     return min(found)
 
 
-@persistable(skip=("_skl_callbacks",))
-class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
+@public_estimator
+class ILSVMRegressor(RegressorMixin, PredictiveFeatures):
     """Regression on latent features under an Indian buffet prior.
 
     The features are those of `ILSVMClassifier`, learned together with a linear model of one or several numbers on them.
@@ -128,42 +113,14 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
 
     Parameters
     ----------
-    n_components : int, default=20
-        Maximum number of features.
-    alpha : float, default=2.0
-        Controls the prior number of features (concentration of the Indian buffet process). Larger values expect more.
     C : float or "auto", default="auto"
         Controls the weight of the squared error of standardized targets. Larger values fit the training targets more
         closely. "auto" follows the variance that ridge regression leaves unexplained (formula in Notes).
     temperature : float or "auto", default="auto"
         Controls how far probabilities stay from 0 and 1, per input, as in `ILSVMClassifier`.
-    generative_weight : float or "auto", default="auto"
-        Controls the weight of the reconstruction of ``X`` relative to the prediction of ``y``. Larger values give
-        features that explain ``X``. "auto" is 0.03 C for each target, as in `ILSVMClassifier`.
-    slab : {"half-normal", "normal"} or None, default=None
-        Controls the values of features, as in `ILSVMClassifier`: None for binary features, "half-normal" for zero or a
-        nonnegative value, "normal" for zero or a real value.
-    n_sweeps : int, default=1
-        Number of sweeps of mean-field inference for a sample.
-    max_iter : int, default=200
-        Maximum number of steps after the structure search.
-    tol : float, default=1e-3
-        Relative change of the objective at which to stop.
-    warm_start : bool, default=False
-        Whether ``fit`` continues from the last solution.
-    random_state : int, RandomState instance or None, default=None
-        Controls the samples that the structure search uses if there are more than 8192.
-    n_jobs : int or None, default=None
-        Number of threads. The result does not depend on it.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
-    n_components_ : int
-        Number of features in use: those whose values range over more than 0.1 in the training samples.
-    components_ : array of shape ``(n_components_, n_features)``
-        Loadings of the features in use.
     coef_features_ : array of shape ``(n_components_,)`` or ``(n_outputs, n_components_)``
         Weights of the features in use, in units of the targets.
     intercept_ : float or array of shape (n_outputs,)
@@ -171,16 +128,6 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
         Mean and standard deviation of the training targets.
     target_range_ : array of shape (2, n_outputs)
         Smallest and largest training target. Predictions are clipped to it.
-    embedding_ : array of shape ``(n_samples, n_components_)``
-        Features of the training samples, as `transform` returns them.
-    probabilities_ : array of shape ``(n_samples, n_components_)``
-        With ``slab``: probabilities that the training samples' features are not zero.
-    stick_weights_, mean_, offset_, noise_variance_, noise_ratios_, prior_variance_, objective_, trace_, n_iter_
-        As in `ILSVMClassifier`.
-    n_samples_seen_ : int or float
-        After ``partial_fit``: total weight of the samples of all batches.
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
 
     See Also
     --------
@@ -207,133 +154,22 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **{
-            name: LATENT_CONSTRAINTS[name]
-            for name in LATENT_CONSTRAINTS
-            if name not in ("n_init", "noise_variance", "prior_variance")
-        },
-        "C": [POSITIVE, StrOptions({"auto"})],
-        "generative_weight": [NOT_NEGATIVE, StrOptions({"auto"})],
-        "slab": [StrOptions({"half-normal", "normal"}), None],
-    }
+    n_components: int = 20
+    _: KW_ONLY
 
-    def __init__(
-        self,
-        n_components: int = 20,
-        *,
-        alpha: float = 2.0,
-        C: float | Literal["auto"] = "auto",
-        temperature: float | Literal["auto"] = "auto",
-        generative_weight: float | Literal["auto"] = "auto",
-        slab: Literal["half-normal", "normal"] | None = None,
-        n_sweeps: int = 1,
-        max_iter: int = 200,
-        tol: float = 1e-3,
-        warm_start: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.alpha = alpha
-        self.C = C
-        self.temperature = temperature
-        self.generative_weight = generative_weight
-        self.slab = slab
-        self.n_sweeps = n_sweeps
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    def _check_targets(self, y: Any, X: Any, first: bool) -> Floats:
+        if first:
+            self._is_single = len(target_shape(y)) == 1
+        return read_numbers(y, X)
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn the features and the weights of the targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Numbers, NaN where missing.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 counts the sample twice, 0 leaves it out.
-
-        Returns
-        -------
-        self
-        """
-        with keep_on_failure(self), room_for(self, X):
-            given = read_rows(self, X, ensure_min_samples=2)
-            rows = self._read(given, y, sample_weight, first=True)
-            with fit_beside(self, given):
-                self._learn(rows)
-        return self
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from a batch of samples, which are not kept.
-
-        It works as `ILSVMClassifier.partial_fit`. The first batch determines the features, their number, and the scales
-        of inputs and targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Numbers, NaN where missing.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts.
-
-        Returns
-        -------
-        self
-        """
-        first = not hasattr(self, "_state")
-        work_here(self, X, "partial_fit")
-        given = read_rows(self, X, ensure_min_samples=2 if first else 1, reset=first)
-        self._learn_batch(self._read(given, y, sample_weight, first))
-        return self
-
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights at the fitted features, as `ILSVMClassifier.fit_weights`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            May be a `numpy.memmap`.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Numbers, NaN where missing.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts.
-
-        Returns
-        -------
-        self
-        """
-        check_is_fitted(self, "_state")
-        work_here(self, X, "fit_weights")
-        given = read_rows(self, X, reset=False)
-        self._solve_target_weights(self._read(given, y, sample_weight, first=False))
-        return self
-
-    def _read(self, given: Any, y: ArrayLike, sample_weight: ArrayLike | None, first: bool) -> TargetRows:
-        """Return the samples that count; the first ones determine the scale of the targets."""
-        values = read_numbers(y, given)
-        data = fit_data(given, y, sample_weight=sample_weight)
-        rows, values, weights = drop_weightless(given, values, sample_weight)
+    def _observe(
+        self, values: Floats, weights: Floats | None, first: bool, classes: ArrayLike | None
+    ) -> tuple[Any, Integers | None]:
         if first:
             self._measure_targets(values, weights)
-            self._is_single = len(target_shape(y)) == 1
         elif values.shape[1] != len(self.target_mean_):
             raise ValueError(f"`y` has {values.shape[1]} outputs, but earlier samples had {len(self.target_mean_)}.")
-        scaled = (values - self.target_mean_) / self.target_scale_
-        return TargetRows.of(rows, scaled, weights, given, data, signs=False)
+        return observe_values((values - self.target_mean_) / self.target_scale_, weights, signs=False)
 
     def _measure_targets(self, values: Floats, weights: Floats | None) -> None:
         """Find mean, scale and range of the targets."""
@@ -348,10 +184,6 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
             raise ValueError("`y` is too large to square it; give it in other units.")
         self.target_scale_ = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(self.target_mean_), scale, 1.0)
         self.target_range_ = np.array([np.nanmin(values, axis=0), np.nanmax(values, axis=0)])
-
-    def _prepare(self, rows: TargetRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
-        data = Data(X, rows.targets, rows.places)
-        return data, self._make_settings(data)
 
     def _make_settings(self, data: Data, n_labeled: int | None = None) -> Settings:
         assert isinstance(data.targets, Numbers)
@@ -376,15 +208,9 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
 
         They are clipped to the range of the training targets.
         """
-        check_is_fitted(self, "_state")
         scores = self._scores(X)
         of_targets = *map(to_host, (self.target_scale_, self.target_mean_)), *to_host(self.target_range_)
         scale, mean, lowest, highest = (to_device(values, scores) for values in of_targets)
         xp = namespace_of(scores)
         found: Floats = xp.minimum(xp.maximum(scores * scale + mean, lowest), highest)
         return found[:, 0] if self._is_single else found
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils._param_validation import StrOptions
+from sklearn.base import ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.callback import with_callbacks
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
 from regbayes.adapters import FittedModel, OwnModel, fit
 from regbayes.estimators._bases import (
-    LATENT_CONSTRAINTS,
     POSITIVE,
     FitReporter,
+    IterativeEstimator,
+    LatentModel,
     check_labels,
     drop_weightless,
     encode_classes,
@@ -32,9 +35,8 @@ from regbayes.margins.targets import Classes, Signs, zero_one_cost
 
 
 @persistable(name="regbayes.MarginClassifier", skip=("model", "_skl_callbacks"))
-class MarginClassifier(
-    Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
-):
+@dataclass(eq=False, repr=False)
+class MarginClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, IterativeEstimator):
     """Max-margin classifier learned jointly with the features of your own model.
 
     Parameters
@@ -76,37 +78,25 @@ class MarginClassifier(
     n_iter_ : int
     """
 
+    model: OwnModel | None = None
+    _: KW_ONLY
+    C: float = 1.0
+    multi_class: str = "crammer_singer"
+    batch_size: int | None = None
+    learning_rate: float = 1e-3
+    max_iter: int = 200
+    tol: float = 1e-4
+    random_state: Any = None
+    verbose: int = 0
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **{name: LatentModel._parameter_constraints[name] for name in ("max_iter", "tol", "random_state", "verbose")},
         "model": [OwnModel],
         "C": [POSITIVE],
         "multi_class": [StrOptions({"crammer_singer", "ovr"})],
-        "batch_size": [None, LATENT_CONSTRAINTS["max_iter"][0]],
+        "batch_size": [None, Interval(Integral, 0, None, closed="left")],
         "learning_rate": [POSITIVE],
-        **{name: LATENT_CONSTRAINTS[name] for name in ("max_iter", "tol", "random_state", "verbose")},
     }
-
-    def __init__(
-        self,
-        model: OwnModel | None = None,
-        *,
-        C: float = 1.0,
-        multi_class: str = "crammer_singer",
-        batch_size: int | None = None,
-        learning_rate: float = 1e-3,
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.model = model
-        self.C = C
-        self.multi_class = multi_class
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)

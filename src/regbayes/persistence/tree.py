@@ -82,7 +82,7 @@ def _check(registration: Registration, state: dict[str, Any], walk: Walk) -> Non
     for name in state:
         if not name.isidentifier() or (name.startswith("__") and name.endswith("__")):
             raise PersistenceError(f"{walk.here}: {name!r:.60} is not the name of an attribute that can be saved")
-        if dataclasses.is_dataclass(cls):
+        if fields:
             if name not in fields:
                 raise PersistenceError(
                     f"{walk.here}.{name} is not a field of the dataclass {cls.__qualname__}: declare it with "
@@ -106,7 +106,9 @@ def _get_parameters(cls: type) -> dict[str, Any]:
 
 
 def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+    """Return the fields of a dataclass; none of an estimator, whose fitted attributes are not fields."""
+    is_record = dataclasses.is_dataclass(cls) and not hasattr(cls, "get_params")
+    return {field.name: field for field in dataclasses.fields(cls)} if is_record else {}
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

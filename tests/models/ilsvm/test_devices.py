@@ -23,7 +23,7 @@ from regbayes import (
     MultiTaskILSVMRegressor,
 )
 from regbayes.engine.source import LocalBlocks
-from regbayes.estimators import ilsvm
+from regbayes.estimators import _features
 from regbayes.joint import descent
 from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.kernels.arrays import to_host
@@ -136,7 +136,7 @@ def test_rows_on_a_device_work_in_a_remote_problem(place: Place) -> None:
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the solver and the warm-up of device arrays for NumPy arrays, so that the two fits match."""
     monkeypatch.setattr(margins_head, "HEAD_POLICY", margins_head.HeadPolicy(max_ascent_scores=0))
-    monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(starts.POLICY, sample_rows=100))
+    monkeypatch.setattr(_features.LatentFeatures, "_policy", replace(starts.POLICY, sample_rows=100))
 
 
 @pytest.mark.usefixtures("dispatch")
@@ -160,7 +160,7 @@ def test_warm_start_is_cooled_on_the_device_of_its_rows(place: Place, monkeypatc
 
     taken, take = [], Rows.take
     monkeypatch.setattr(Rows, "take", count)
-    monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(starts.POLICY, sample_rows=50))
+    monkeypatch.setattr(_features.LatentFeatures, "_policy", replace(starts.POLICY, sample_rows=50))
     model.set_params(temperature=0.1).fit(place(X), place.make(y))
     assert max(taken, default=0) <= 50
     assert np.isfinite(model.objective_)
