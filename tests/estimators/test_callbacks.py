@@ -132,7 +132,7 @@ def test_fit_warnings_name_a_remedy():
         classifier(max_iter=1, tol=0).fit(X_tasks, Y)
     with pytest.warns(TruncationWarning, match="All 3 features .* Raise `n_components`"):
         ilsvm(3).fit(X, y)
-    with pytest.warns(TruncationWarning, match="Raise n_components"):
+    with pytest.warns(TruncationWarning, match="Raise `n_components`"):
         classifier(2, temperature=0.0, max_iter=100, tol=1e-2).fit(X_tasks, Y)
     with pytest.warns(ConvergenceWarning, match=r"No feature is in use.* Change `temperature`"):
         ibp(temperature=1e6).fit(X)

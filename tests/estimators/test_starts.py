@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
 from ilsvm_model_tools import pad
@@ -20,7 +19,6 @@ from regbayes import (
     PoorFitWarning,
 )
 from regbayes.engine import Status, StepResult, run
-from regbayes.estimators import _features
 from regbayes.estimators._bases import IterativeEstimator, find_fault
 from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm.model import BinaryFeatures, centre_rows
@@ -127,29 +125,6 @@ def test_warm_start_skips_restarts():
     model._start = lambda *given: calls.append(given)
     quiet(model.fit, X, LABELS > 1)
     assert not calls
-
-
-def test_fit_with_fault_restarts(monkeypatch):
-    """Regression test: with balanced weights the largest class was never predicted."""
-    starts, answers = [], []
-
-    class Counted(ILSVMClassifier):
-        def _start(self, *given):
-            starts.append(given)
-            return super()._start(*given)
-
-    def faulty_at_first(codes, found, *others):
-        answers.append(found)
-        return "never predicts" if len(answers) < 3 else ""
-
-    model = Counted(6, C=3.0, class_weight="balanced", max_iter=10, random_state=2)
-    monkeypatch.setattr(_features, "find_fault", faulty_at_first)
-    with pytest.warns(PoorFitWarning, match="never predicts"):
-        quiet_of_others(model.fit, X, LABELS)
-    assert len(starts) == 2
-    assert_array_equal(answers[0].shape, LABELS.shape)
-    quiet(model.fit, X, LABELS)
-    assert len(starts) == 3  # the third start has no fault
 
 
 def test_fit_of_constant_inputs_warns_of_unpredicted_classes():

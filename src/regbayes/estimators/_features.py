@@ -341,7 +341,7 @@ class LatentFeatures(LatentModel):
 
     # Fits.
 
-    def _fit(self, X: ArrayLike, y: Any, sample_weight: ArrayLike | None) -> Self:
+    def _fit_rows(self, X: ArrayLike, y: Any, sample_weight: ArrayLike | None) -> Self:
         with keep_on_failure(self), room_for(self, X):
             rows = self._read(X, y, sample_weight, first=True)
             with fit_beside(self, rows.given):
@@ -475,7 +475,7 @@ class LatentFeatures(LatentModel):
             known = batches.begin(None, settings, self._state, float(n_rows))
         with one_blas_thread():
             learned, state = batches.learn(data, known)
-        vars(self).update(self._attributes(state, self._used))
+        self.__dict__.update(self._attributes(state, self._used))
         self._set_batches(learned)
 
     def _prepare_batch(self, rows: TrainingRows, X: Rows) -> tuple[Data, Settings]:
@@ -608,19 +608,15 @@ class PredictiveFeatures(LatentFeatures):
         -------
         self
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit_rows(X, y, sample_weight)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from a batch of samples, which are not kept.
 
-        The first batch is fitted like any other data: it determines the features, their number, the centering, and the
-        units of the targets. Give it at least a thousand samples in random order. Each further batch of at least some
-        dozens updates features and weights. After ``fit``, learning continues from that solution.
-
-        Make about two passes over the data, then call `fit_weights`. Parameters are read in the first call;
-        ``embedding_`` is that of the last batch, and ``trace_`` that of the first.
+        It works as `ILSVMClassifier.partial_fit`. The first batch determines the features, their number, and the scales
+        of inputs and targets.
 
         Parameters
         ----------
@@ -694,7 +690,7 @@ class PredictiveFeatures(LatentFeatures):
         state = replace(state, head=head, multipliers=None)
         if hasattr(self, "_batches"):
             self._batches = batches.settle(self._batches, head)
-        vars(self).update(self._head_attributes(state, self._used), _state=state)
+        self.__dict__.update(self._head_attributes(state, self._used), _state=state)
         return self
 
     def _check_squared(self, method: str) -> None:

@@ -104,7 +104,7 @@ class IBPFactorAnalysis(LatentFeatures):
         -------
         self
         """
-        return self._fit(X, None, sample_weight)
+        return self._fit_rows(X, None, sample_weight)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)

@@ -43,7 +43,7 @@ from regbayes.estimators._features import (
 from regbayes.estimators.metrics import subset_accuracy
 from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import HEAD_POLICY
-from regbayes.margins.targets import Classes, Signs
+from regbayes.margins.targets import Classes, Numbers, Signs, Targets
 from regbayes.models.ilsvm.model import Data, Settings, State
 
 
@@ -126,7 +126,7 @@ class SeveralLabels:
 
     def observe(
         self, labels: Floats, weights: Floats | None, first: bool, classes: ArrayLike | None
-    ) -> tuple[Signs, Integers | None]:
+    ) -> tuple[Signs | Numbers, Integers | None]:
         """Return the signs of samples with a label, and their indices."""
         n_labels = labels.shape[1] if first else len(self.model.classes_)
         if labels.shape[1] != n_labels:
@@ -166,7 +166,9 @@ class ILSVMClassifier(ClassifierMixin, PredictiveFeatures):
     ----------
     C : float or "auto", default="auto"
         Controls the penalty on margin violations. Larger values fit the training labels more closely. "auto" is 1 at
-        the default temperature and smaller for nearly binary features (formula in Notes).
+        the default temperature and smaller for nearly binary features (formula in Notes). It must be finite, because
+        features that do not separate the classes would have an infinite objective. With ``loss="hinge"`` a large value
+        gives hard margins if the features separate the classes.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Loss of a margin violation.
     multi_class : {"auto", "crammer_singer", "ovr"}, default="auto"
@@ -306,7 +308,7 @@ class ILSVMClassifier(ClassifierMixin, PredictiveFeatures):
 
     def _observe(
         self, values: Any, weights: Floats | None, first: bool, classes: ArrayLike | None
-    ) -> tuple[Classes | Signs, Integers | None]:
+    ) -> tuple[Targets, Integers | None]:
         return self._kind.observe(values, weights, first, classes)
 
     def _make_settings(self, data: Data, n_labeled: int | None = None) -> Settings:

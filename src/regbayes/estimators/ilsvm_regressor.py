@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, replace
 from typing import Any
 
@@ -23,7 +22,6 @@ from regbayes.estimators._features import (
     target_shape,
 )
 from regbayes.kernels.arrays import namespace_of, to_device, to_host
-from regbayes.margins.targets import Numbers
 from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.model import Data, Rows, Settings, State
 
@@ -31,40 +29,6 @@ RESIDUAL_C = 0.15  # C of "auto" times the share of the variance that ridge regr
 MIN_RESIDUAL = 0.02  # lower bound of that share, which bounds C from above
 RIDGE_PENALTIES = tuple(10.0**k for k in range(-4, 2))  # penalties per sample that leave-one-out compares
 CONSTANT_INPUT = 1e-12  # variance relative to the squared mean below which an input is constant up to rounding
-
-HEAD = {
-    "loss": "squared_hinge",  # with `Numbers` targets this is the squared error
-    "multi_class": "ovr",  # one loss per output
-    "cost": None,
-    "include_inputs": False,
-    "fit_intercept": True,
-    "noise_variance": "auto",
-    "prior_variance": "auto",
-}
-
-
-def make_regression_settings(
-    parameters: Mapping[str, Any], variances: Floats, residual: float, n_outputs: int, share: float
-) -> Settings:
-    """Turn the parameters into settings.
-
-    Parameters
-    ----------
-    parameters : mapping
-        Parameters of the estimator.
-    variances : (D,)
-        Variances of the inputs, which become the ratios of their noise: the model standardizes the inputs.
-    residual : float
-        Result of `ridge_residual`.
-    n_outputs : int
-    share : float
-        Share of the samples that have a target.
-    """
-    given = {**parameters, **HEAD}
-    supervision = make_supervision(given, n_outputs, share, unit=RESIDUAL_C / max(residual, MIN_RESIDUAL))
-    unit = float(np.exp(np.mean(np.log(variances))))
-    settings = make_settings(given, unit * len(variances), len(variances), supervision)
-    return replace(settings, noise_ratios=variances / unit)
 
 
 def input_variances(X: Rows) -> Floats:
@@ -186,14 +150,19 @@ class ILSVMRegressor(RegressorMixin, PredictiveFeatures):
         self.target_range_ = np.array([np.nanmin(values, axis=0), np.nanmax(values, axis=0)])
 
     def _make_settings(self, data: Data, n_labeled: int | None = None) -> Settings:
-        assert isinstance(data.targets, Numbers)
         residual = 1.0
         if self.C == "auto":
             first = data.labeled[: self._policy.sample_rows]
             residual = ridge_residual(data.take(None if len(first) == len(data.X) else first))
-        return make_regression_settings(
-            self.get_params(deep=False), input_variances(data.X), residual, data.targets.n_outputs, labeled_share(data)
-        )
+        # With `Numbers` targets the squared hinge is the squared error, and there is one loss per output.
+        given = {**self.get_params(deep=False), **dict.fromkeys(("noise_variance", "prior_variance"), "auto")}
+        given |= {"loss": "squared_hinge", "multi_class": "ovr", "fit_intercept": True}
+        unit, n_outputs = RESIDUAL_C / max(residual, MIN_RESIDUAL), len(self.target_mean_)
+        supervision = make_supervision(given, n_outputs, labeled_share(data), unit=unit)
+        variances = input_variances(data.X)  # the model standardizes the inputs
+        mean = float(np.exp(np.mean(np.log(variances))))
+        settings = make_settings(given, mean * len(variances), len(variances), supervision)
+        return replace(settings, noise_ratios=variances / mean)
 
     def _head_attributes(self, state: State, used: Integers) -> dict[str, Any]:
         """Return the weights in units of the targets."""
