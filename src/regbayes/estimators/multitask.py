@@ -417,8 +417,8 @@ class MultiTaskILSVMClassifier(ClassifierMixin, LatentTasks):
     Parameters
     ----------
     C : float, default=0.01
-        Controls the penalty on margin violations. Larger values fit the training labels more closely. It must be finite;
-        with ``loss="hinge"`` a large value gives hard margins if the features separate the classes.
+        Controls the penalty on margin violations. Larger values fit the training labels more closely. It must be
+        finite; with ``loss="hinge"`` a large value gives hard margins if the features separate the classes.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Loss of a margin violation. A task with more than two classes has a one-vs-rest margin per class.
     cost : array-like of shape (n_classes, n_classes), default=None
