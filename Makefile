@@ -93,8 +93,8 @@ bench-smoke: setup  ## run every benchmark on a problem small enough to take sec
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script --smoke"; $(BIN)/python $$script --smoke; done
 
 FUZZ_ARGS ?= --count 20000 --seed 1
-fuzz: setup  ## mutate saved models, load them and use what loads (FUZZ_ARGS; an hour by default)
-	$(BIN)/python tools/fuzz_files.py $(FUZZ_ARGS)
+fuzz: setup  ## give the package wrong files, arrays, tables and commands (FUZZ_ARGS; hours by default)
+	$(BIN)/python tools/fuzz.py $(FUZZ_ARGS)
 
 paper-quick: setup  ## run the quick form of every experiment of the paper, into build/paper
 	$(BIN)/python -m regbayes_paper all --quick --fresh --jobs 2 --output build/paper

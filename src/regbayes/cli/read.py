@@ -184,6 +184,8 @@ def read_table(path: str, *, format: Format | None = None, sparse: bool = False,
         ) from None
     if not table.names and table.counts is None:
         raise BadDataError(f"{table.source} has no columns")
+    if any("\0" in str(name) for name in table.names):
+        raise BadDataError(f"{table.source} has a column whose name contains a NUL character")
     if table.n_rows == 0:
         raise BadDataError(f"{table.source} has no rows")
     doubled = table.frame.columns.duplicated()

@@ -23,7 +23,7 @@ from regbayes._types import Floats, Integers
 from regbayes.dask.blocks import DaskBlocks, exists, itself, wait_for
 from regbayes.engine.source import Drawn, Samples, Strata, draw, join_samples
 from regbayes.estimators._bases import find_missing
-from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
+from regbayes.estimators._topics import check_range, numbers_of, read_device_counts
 from regbayes.kernels.arrays import is_plain, join, namespace_of, to_host
 from regbayes.models.medlda.topics import DeviceCorpus
 
@@ -182,9 +182,9 @@ def check_counts(x: Any) -> Any:
     counts = csr_array(_check_numbers(x, accept_sparse="csr", dtype="numeric"))
     if counts.nnz and counts.data.min() < 0:
         raise ValueError("Negative values in X, which must hold counts of words")
-    check_largest(float(counts.data.max(initial=0)))
     counts.sum_duplicates()
     counts.eliminate_zeros()
+    check_range(float(counts.data.min(initial=1)), float(counts.data.max(initial=0)))
     return csr_array((counts.data.astype(np.float32, copy=False), counts.indices, counts.indptr), shape=counts.shape)
 
 

@@ -53,6 +53,7 @@ T = TypeVar("T")
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 N_JOBS = [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None]
+MAX_COUNT = 2.0**53  # largest number of samples that double precision counts exactly
 UNSCALED = 1000.0  # ratio of the ranges of columns above which a fit warns
 LEAST_WEIGHT = 0.01  # share of the largest weight of an output below which a feature is not in use
 NEGLECTED = 0.2  # share of the weight in never predicted classes at which a fit is degenerate
@@ -114,6 +115,8 @@ def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     weights = _check_sample_weight(given, rows, dtype=np.float64, ensure_non_negative=True)
     if not np.any(weights > 0):
         raise ValueError("sample_weight must be positive for some row: all of them are zero")
+    if weights.sum() > MAX_COUNT:
+        raise ValueError(f"sample_weight must have a sum of at most {MAX_COUNT:g}; got {weights.sum():g}")
     return None if np.all(weights == 1.0) else weights
 
 

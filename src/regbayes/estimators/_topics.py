@@ -89,7 +89,8 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
 
 MIN_FIRST_BATCH_DOCUMENTS = 500  # documents of the first batch below which the topics depend on chance
 COUNTED_DOCUMENTS = 1000  # sampled documents that estimate the number of nonzero entries of a large dense matrix
-LARGEST_COUNT = 1e30  # largest count that single precision can represent with a margin
+COUNT_RANGE = (1e-6, 1e15)  # positive counts whose sums single precision can represent
+COUNT_TYPES = [np.float64, np.float32, np.int64, np.int32]  # others become the first
 
 # Default priors, chosen on training parts of 20 Newsgroups (classes) and of the movie reviews (numbers); see
 # docs/decisions.md.
@@ -560,7 +561,7 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
             "sklearn.set_config(array_api_dispatch=True) (SCIPY_ARRAY_API=1 in the environment), or give X as a SciPy "
             "array"
         )
-    X = validate_data(estimator, X, accept_sparse="csr", dtype="numeric", reset=reset)
+    X = validate_data(estimator, X, accept_sparse="csr", dtype=COUNT_TYPES, reset=reset)
     check_non_negative(X, type(estimator).__name__)
     counts = X if issparse(X) else csr_array(X)
     if not counts.has_canonical_format or np.any(counts.data == 0):
@@ -569,7 +570,7 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
         counts.eliminate_zeros()
     if whole:
         _check_whole(counts.data)
-    check_largest(float(counts.data.max(initial=0)))
+    check_range(float(counts.data.min(initial=1)), float(counts.data.max(initial=0)))
     return counts
 
 
@@ -591,10 +592,13 @@ def read_indicators(y: Any) -> Integers:
     return y.astype(np.int64)
 
 
-def check_largest(count: float) -> None:
-    """Raise an error for counts that single precision cannot represent."""
-    if count > LARGEST_COUNT:
-        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {count:g}")
+def check_range(smallest: float, largest: float) -> None:
+    """Raise an error for positive counts that are outside the range of single precision."""
+    if smallest < COUNT_RANGE[0] or largest > COUNT_RANGE[1]:
+        raise ValueError(
+            f"counts in X must be 0 or between {COUNT_RANGE[0]:g} and {COUNT_RANGE[1]:g}; the smallest is {smallest:g} "
+            f"and the largest {largest:g}"
+        )
 
 
 def numbers_of(X: Any) -> Any:
@@ -653,7 +657,7 @@ def _check_entries(counts: WordCounts, shape: Any) -> Any:
         raise ValueError("Input X contains NaN or infinity")
     if float(xp.min(numbers)) < 0:
         raise ValueError("Negative values in X, which must hold counts of words")
-    check_largest(float(xp.max(numbers)))
+    check_range(float(xp.min(xp.where(numbers > 0, numbers, xp.ones_like(numbers)))), float(xp.max(numbers)))
     if int(xp.min(words)) < 0 or int(xp.max(words)) >= shape[1]:
         raise ValueError(f"X has indices of columns outside 0 .. {shape[1] - 1}")
     return starts

@@ -401,6 +401,8 @@ def _number(value: ArrayLike) -> ArrayLike:
         raise TypeError("compare E(psi) with numbers or with another expectation, and a conditional one with numbers")
     if isinstance(value, str):
         raise TypeError(f"compare E(psi) with numbers, not with the text {value!r}")
+    if np.iscomplexobj(value):
+        raise TypeError(f"compare E(psi) with real numbers, not with {value!r}")
     return value
 
 

@@ -44,7 +44,10 @@ IN_RANGE = 1e150  # the squares of variances between its inverse and this neithe
 def _normalise(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
     if log_weights is None:
         return np.full(n, -np.log(n))
-    given = np.asarray(arrays.to_host(log_weights), dtype=np.float64)
+    try:
+        given = np.asarray(arrays.to_host(log_weights), dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a 1-D array of numbers") from None
     if given.shape != (n,):
         raise ValueError(f"{name} must have one entry for each draw or model, shape ({n},), got {given.shape}")
     if np.any(np.isnan(given)) or np.any(given == np.inf):

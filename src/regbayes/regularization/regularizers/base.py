@@ -239,7 +239,10 @@ def hard_excess(excess: Floats, scale: ArrayLike) -> Floats:
 
 def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_inf: bool = False) -> float:
     """Return ``value`` as a positive float, or raise."""
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
     good = number > 0 or (allow_zero and number == 0)
     if not good or np.isnan(number) or (np.isinf(number) and not allow_inf):
         sign = "non-negative" if allow_zero else "positive"
@@ -250,7 +253,7 @@ def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_i
 def check_penalties(name: str, value: ArrayLike) -> float | Floats:
     """Return a positive penalty as a float, or nonnegative ones as an array."""
     if np.ndim(value) == 0:
-        return check_positive(name, float(np.asarray(value)), allow_inf=True)
+        return check_positive(name, value, allow_inf=True)  # type: ignore[arg-type]
     penalties = np.array(value, dtype=np.float64)
     if penalties.ndim != 1 or penalties.size == 0 or not np.all(penalties >= 0):
         raise ValueError(f"{name} must be a positive number, or a 1-D array of numbers that are not negative")
@@ -259,7 +262,10 @@ def check_penalties(name: str, value: ArrayLike) -> float | Floats:
 
 def check_target(name: str, value: ArrayLike) -> Floats:
     """Return a finite 1-D target (a scalar broadcasts over all coordinates)."""
-    target = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    try:
+        target = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number or a 1-D array of numbers, got {value!r}") from None
     if target.ndim != 1 or target.size == 0:
         raise ValueError(f"{name} must be a number or a 1-D array, got shape {np.shape(value)}")
     if not np.all(np.isfinite(target)):
