@@ -190,6 +190,7 @@ UNREADABLE = {
     "a vector": ("t.npy", npy(np.ones(3)), "a table has rows and columns"),
     "complex": ("t.npz", npz(X=np.eye(2) * 1j, y=[0, 1]), "holds complex numbers"),
     "wrong names": ("t.npz", npz(X=np.eye(2), feature_names=["a"]), "X has 2 columns, but there are 1 names"),
+    "NUL in a name": ("t.csv", "a,b\0,c\n1,2,3\n2,3,4\n", "name contains a NUL character"),
     "libsvm index": ("t.svm", "1 1000000000000:1\n0 1:1\n", "t.svm"),
     "libsvm text": ("t.svm", "one a:b\n", "cannot be read as libsvm"),
 }
