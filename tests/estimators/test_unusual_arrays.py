@@ -85,3 +85,6 @@ def test_sample_weights_beyond_exact_counts_raise(weight):
     weights[3] = weight
     with pytest.raises(ValueError, match="sample_weight must have a sum of at most"):
         ILSVMClassifier(3, **QUICK).fit(X, CLASSES, sample_weight=weights)
+    for inference in ("gibbs", "variational"):
+        with pytest.raises(ValueError, match="sample_weight must have a sum of at most"):
+            MedLDAClassifier(3, inference=inference).fit(COUNTS, CLASSES, sample_weight=weights)

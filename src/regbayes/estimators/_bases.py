@@ -115,9 +115,14 @@ def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     weights = _check_sample_weight(given, rows, dtype=np.float64, ensure_non_negative=True)
     if not np.any(weights > 0):
         raise ValueError("sample_weight must be positive for some row: all of them are zero")
+    check_total_weight(weights)
+    return None if np.all(weights == 1.0) else weights
+
+
+def check_total_weight(weights: Floats) -> None:
+    """Raise an error for sample weights too large to count."""
     if weights.sum() > MAX_COUNT:
         raise ValueError(f"sample_weight must have a sum of at most {MAX_COUNT:g}; got {weights.sum():g}")
-    return None if np.all(weights == 1.0) else weights
 
 
 def drop_weightless(X: Floats, y: Any, sample_weight: Any) -> tuple[Floats, Any, Floats | None]:

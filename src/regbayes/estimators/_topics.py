@@ -51,6 +51,7 @@ from regbayes.estimators._bases import (
     FirstBatchWarning,
     FitReporter,
     IterativeEstimator,
+    check_total_weight,
     fit_data,
     generator,
     keep_on_failure,
@@ -525,6 +526,7 @@ def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tup
     """
     rows = np.empty((counts.shape[0], 0))
     weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+    check_total_weight(weights)
     if inference == "gibbs":
         if np.any(weights != np.rint(weights)):
             bad = float(weights[weights != np.rint(weights)][0])
