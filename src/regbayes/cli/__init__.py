@@ -12,8 +12,6 @@ from typing import Literal
 
 __all__ = ["Format", "Kind", "main"]
 
-EXTRA = ("pandas", "rich", "typer")
-
 Format = Literal["csv", "parquet", "npz", "npy", "libsvm"]  # file format of a table
 Kind = Literal["classifier", "multilabel", "regressor"]  # kind of model for the target
 
@@ -22,7 +20,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the ``regbayes`` command, or explain how to install the missing ``cli`` extra."""
     from regbayes.cli.errors import ExitCode
 
-    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("pandas", "rich", "typer") if importlib.util.find_spec(name) is None]
     if missing:
         print(
             f"error: the regbayes command needs {', '.join(missing)}: pip install 'regbayes[cli]'",

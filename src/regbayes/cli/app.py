@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from regbayes.cli.modelfile import ModelFile
     from regbayes.cli.read import Table
 
-SETTINGS = {
-    "interpretable": "interpretable (sparse nonnegative features); soft ones: --slab none",
-    "predictive": "predictive (soft features); sparse ones, easier to interpret: --slab half-normal",
-}
 EPILOGS = {
     "regbayes": """`regbayes demo` fits a model to handwritten digits and writes a report about it.
 
@@ -129,8 +125,10 @@ def _show_model(model: ModelFile, facts: dict[str, Any], path: str, out: Output)
     """Print the summary of a model, the comparison and suggested next commands."""
     settings = ", ".join(f"{name}={value}" for name, value in facts["settings"].items())
     shown = {"model": f"{facts['estimator']}, {settings}"}
-    if facts["setting"] is not None:
-        shown["setting"] = SETTINGS[facts["setting"]]
+    if facts["setting"] == "interpretable":
+        shown["setting"] = "interpretable (sparse nonnegative features); soft ones: --slab none"
+    elif facts["setting"] == "predictive":
+        shown["setting"] = "predictive (soft features); sparse ones, easier to interpret: --slab half-normal"
     nothing = "the mean" if model.target.kind == "regressor" else "the most frequent class"
     baseline, metric = f"always {nothing}: {facts['baseline_score']:.3f}", model.facts["metric"]
     shown["score"] = f"not cross-validated ({metric} of {baseline})"
@@ -374,15 +372,6 @@ def demo(request: DemoRequest) -> None:
     run(request)
 
 
-COMMANDS = {  # in the order shown by the help
-    "demo": (demo, DemoRequest),
-    "fit": (fit, FitRequest),
-    "predict": (predict, PredictRequest),
-    "evaluate": (evaluate, EvaluateRequest),
-    "report": (report, ReportRequest),
-}
-
-
 def make_app() -> typer.Typer:
     """Return the Typer application with all commands; Ctrl-C in one raises `StoppedError`."""
     app = typer.Typer(
@@ -393,8 +382,9 @@ def make_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name, (run, request) in COMMANDS.items():
-        app.command(epilog=f"**Examples**\n\n{EPILOGS[name]}")(make_command(request, _guard(run)))
+    requests = (DemoRequest, FitRequest, PredictRequest, EvaluateRequest, ReportRequest)
+    for run, request in zip((demo, fit, predict, evaluate, report), requests, strict=True):  # the order in the help
+        app.command(epilog=f"**Examples**\n\n{EPILOGS[run.__name__]}")(make_command(request, _guard(run)))
     app.callback(epilog=f"**Where to start**\n\n{EPILOGS['regbayes']}")(_regbayes)
     return app
 

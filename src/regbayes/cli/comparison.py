@@ -26,8 +26,6 @@ from regbayes.cli.errors import listed, plural
 from regbayes.cli.inputs import TOKEN
 from regbayes.cli.targets import is_observed, observed_rows, shown_label
 
-CLEAR_ERRORS = 2.0  # a clear difference has at least this many standard errors
-CLEAR_POINTS = 0.01  # a clear difference of scores is at least this large
 PATIENCE_SECONDS = 30.0  # minimum time limit of a baseline, for short searches
 
 
@@ -102,7 +100,7 @@ def compare(
         by_fold = [context.score(*pair) for pair in zip(np.split(one, ends[:-1]), rows, strict=True)]
         row["score"], row["std"] = context.score(one, everywhere), float(np.std(by_fold))
         row["difference"], row["error"] = difference(one, own)
-        clear = row["difference"] >= max(CLEAR_ERRORS * row["error"], CLEAR_POINTS)
+        clear = row["difference"] >= max(2 * row["error"], 0.01)  # two standard errors and one point
         above = [difference(one, constant) for constant in constants]
         if clear and row["role"] in ("linear", "boosting") and all(gain > error for gain, error in above):
             better.append(row["name"])
@@ -135,13 +133,11 @@ def _messages(found: dict[str, Any], context: FitContext) -> list[str]:
     """Return messages about the comparison, the most important first."""
     model, messages = found["systems"][0], []
     constants = [row for row in found["systems"] if row["role"] == "baseline" and row["score"] is not None]
-    doubtful = [row for row in constants if row["difference"] >= -CLEAR_ERRORS * row["error"]]
-    if doubtful:
-        best = max(doubtful, key=lambda row: row["score"])
-        how = "no better than a baseline" if found["no_better_than_baseline"] else "hardly better than a baseline"
+    if found["no_better_than_baseline"]:
+        best = max(constants, key=lambda row: row["score"])
         messages.append(
-            f"This model is {how}: on held-out rows it has {model['score']:.3f}, and {best['name']} "
-            f"{best['score']:.3f} (a difference of {-best['difference']:+.3f} ± {best['error']:.3f})."
+            f"This model is no better than a baseline: on held-out rows it has {model['score']:.3f}, and "
+            f"{best['name']} {best['score']:.3f} (a difference of {-best['difference']:+.3f} ± {best['error']:.3f})."
         )
     better = [row for row in found["systems"] if row["name"] in found["outperformed_by"]]
     if better:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 MAX_CATEGORIES = 50  # inputs of one text column, one of which stands for all rarer categories
 MAX_NUMBER = 1e100  # limit above which sums of squares could overflow
-MAX_COUNT = 2**31 - 1  # maximum count of a word in a document
 # A word begins with a letter and has 2 to 40 characters; longer ones are often URLs or encoded data. Model files do not
 # store the pattern, because a regular expression from an untrusted file can take exponential time.
 TOKEN = r"(?u)\b[^\W\d_]\w{1,39}\b"
@@ -437,10 +436,10 @@ def _check_counts(table: Table) -> Any:
     """Validate a table's counts and return them without stored zeros, as integers if integral."""
     if len(set(table.words)) < len(table.words):
         raise BadDataError(f"{table.source} has several columns of one name among its words")
-    data = table.counts.data
-    odd = data[~(np.isfinite(data) & (data >= 0) & (data <= MAX_COUNT))]
+    data, most = table.counts.data, np.iinfo(np.int32).max
+    odd = data[~(np.isfinite(data) & (data >= 0) & (data <= most))]
     if len(odd):
-        raise BadDataError(f"{table.source} should hold counts of words, up to {MAX_COUNT}; it has {odd[0]:g}")
+        raise BadDataError(f"{table.source} should hold counts of words, up to {most}; it has {odd[0]:g}")
     counts = table.counts.astype(np.int32 if np.all(data == np.rint(data)) else np.float64)
     counts.eliminate_zeros()
     return counts

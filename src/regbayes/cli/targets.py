@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from regbayes.cli.output import Output
 
 MAX_CLASSES = 20  # integral targets with at most this many distinct values are classes
-MAX_RATING = 10  # targets of documents up to this absolute value are ratings
-MAX_TEXT_CLASSES = 100  # limit on distinct texts, unless each occurs in three rows or more
 
 
 @persistable(name="regbayes.cli.TargetSpec")
@@ -91,15 +89,21 @@ def decide(
     return TargetSpec(names, found, as_text, task), why
 
 
-def _guess(seen: dict[str, NDArray[Any]], n_rows: int, of_texts: bool) -> tuple[Kind, str]:
-    """Return the kind of model for targets with these distinct values, and a sentence that explains it."""
+def _guess(
+    seen: dict[str, NDArray[Any]], n_rows: int, of_texts: bool, *, max_rating: int = 10, max_texts: int = 100
+) -> tuple[Kind, str]:
+    """Return the kind of model for targets with these distinct values, and a sentence that explains it.
+
+    Integers up to `max_rating` are ratings in a table of documents. More than `max_texts` distinct texts are not
+    classes, unless each occurs in three rows or more.
+    """
     texts, of_classes, ratings = [], [], []
     for name, values in seen.items():
         n, whole, is_text = len(values), _is_whole(values), values.dtype == object
         texts += [name] if is_text else []
         of_classes += [name] if is_text or n <= 2 or (whole and n <= MAX_CLASSES) else []
-        ratings += [name] if of_texts and n > 2 and whole and np.abs(values).max() <= MAX_RATING else []
-        if is_text and n > MAX_TEXT_CLASSES and n > n_rows / 3:
+        ratings += [name] if of_texts and n > 2 and whole and np.abs(values).max() <= max_rating else []
+        if is_text and n > max_texts and n > n_rows / 3:
             raise BadDataError(
                 f"the target {name!r} has {n} different texts in {n_rows} rows: too many for classes; write what "
                 "should be predicted as a number, or give --kind classifier"
