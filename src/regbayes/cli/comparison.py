@@ -101,9 +101,9 @@ def compare(
         row["score"], row["std"] = context.score(one, everywhere), float(np.std(by_fold))
         row["difference"], row["error"] = difference(one, own)
         clear = row["difference"] >= max(2 * row["error"], 0.01)  # two standard errors and one point
-        above = [difference(one, constant) for constant in constants]
-        if clear and row["role"] in ("linear", "boosting") and all(gain > error for gain, error in above):
-            better.append(row["name"])
+        if clear and row["role"] in ("linear", "boosting"):
+            above = [difference(one, constant) for constant in constants]
+            better += [row["name"]] if all(gain > error for gain, error in above) else []
     against = [row for row in table if row["role"] == "baseline" and row["score"] is not None]
     result = {
         "metric": context.metric,
