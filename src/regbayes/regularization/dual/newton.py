@@ -135,7 +135,7 @@ def _newton_step(problem: Dual, point: Point, damping: float, unit: Floats, erro
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
     direction = target - point.u
     predicted = _predict_change(problem, point, target)
-    if problem.stack.box is None and not predicted < -noise:
+    if problem.stack.box is None and not predicted < noise:
         # The quadratic model of a logarithm is invalid outside its domain: shorten while the conjugates decrease.
         for _ in range(MAX_SHORTENED):
             shorter = point.u + 0.5 * direction
