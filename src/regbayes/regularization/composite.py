@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from regbayes._types import Floats, Indices
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual, join_boxes
@@ -23,7 +24,10 @@ from regbayes.regularization.regularizers.base import Atom, Regularizer
 from regbayes.regularization.regularizers.targets import AtLeast, AtMost, Interval
 
 DETOUR = 5  # consecutive Newton steps that may be worse than the best, as after a change of active pieces
-PATIENCE = 8  # proximal points without progress after which the iteration stops
+TINY = 1e-300
+VALUE_ROUNDING = 1e-12  # relative decrease of the objective that may be rounding
+MAX_ROUNDS = 50  # proximal points
+MAX_FAILURES = 3  # consecutive proximal points without progress, with shorter and shorter steps
 
 
 @dataclass(frozen=True)
@@ -202,18 +206,33 @@ def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
 class _Scaled:
     """The problem in units where H has approximately unit diagonal."""
 
-    def __init__(self, hessian: Floats, linear: Floats, pieces: Sequence[Piece]) -> None:
-        self.pieces = pieces
-        self.scale = block_scale(pieces, np.diag(hessian).copy())
-        self.hessian = hessian * np.outer(self.scale, self.scale)
+    def __init__(self, hessian: Floats | None, root: Floats | None, linear: Floats, pieces: Sequence[Piece]) -> None:
+        self.pieces, self.hessian, self.root = pieces, hessian, root
+        if root is not None:
+            self.scale = block_scale(pieces, np.einsum("ij,ij->i", root, root))
+            self.root = root * self.scale[:, None]
+        else:
+            assert hessian is not None
+            self.scale = block_scale(pieces, hessian.diagonal())
+            self.hessian = hessian * np.outer(self.scale, self.scale)
         self.linear = linear * self.scale
         self.rounding = 1e-15 * float(np.max(np.abs(self.linear), initial=0.0))
+
+    def find_root(self) -> Floats:
+        """Return F with F F' = H."""
+        if self.root is None:
+            values, vectors = np.linalg.eigh(self.hessian)
+            used = values > 1e-15 * max(float(values[-1]), 0.0)
+            self.root = vectors[:, used] * np.sqrt(values[used])
+        return self.root
 
     def solved(self, v: Floats, residual: float, tol: float) -> bool:
         """Whether the residual at v is below the tolerance or rounding."""
         return residual <= tol + self.rounding + 1e-14 * float(np.max(np.abs(v), initial=0.0))
 
     def gradient(self, v: Floats) -> Floats:
+        if self.hessian is None:
+            return self.find_root() @ (self.find_root().T @ v) + self.linear
         return self.hessian @ v + self.linear
 
     def prox(self, v: Floats, step: float) -> Floats:
@@ -222,73 +241,78 @@ class _Scaled:
     def forward_backward(self, v: Floats) -> Floats:
         return self.prox(v - self.gradient(v), 1.0)
 
+    def residual(self, v: Floats) -> float:
+        return float(np.max(np.abs(v - self.forward_backward(v)), initial=0.0))
+
     def conjugate(self, v: Floats) -> float:
         return conjugate_of(self.pieces, clip_to_domain(self.pieces, self.scale * v))
 
-    def prox_jacobian(self, v: Floats, step: float = 1.0) -> Floats:
-        """Generalized Jacobian of the proximal map at v, block-diagonal.
+    def value(self, v: Floats) -> float:
+        return 0.5 * float(v @ (self.gradient(v) + self.linear)) + self.conjugate(v)
 
-        By Moreau's identity it is one minus that of the regularizer's proximal map; units are equal within blocks and
-        cancel.
+    def multiply_jacobian(self, v: Floats, step: float, matrix: Floats) -> Floats:
+        """Multiply (M, k) by the generalized Jacobian of the proximal map at v.
+
+        By Moreau's identity it is one minus that of the regularizer's proximal map, block-diagonal. Units are equal
+        within blocks and cancel.
         """
-        jacobian = np.eye(len(v))
+        product = matrix.copy()
         for p in self.pieces:
-            scale = self.scale[p.start : p.stop]
-            blocks = p.regularizer.prox_jacobian(v[p.start : p.stop] / (step * scale), 1 / (step * scale**2))
-            places = np.arange(p.start, p.stop).reshape(-1, p.block_size)
-            jacobian[places[:, :, None], places[:, None, :]] -= blocks
-        return jacobian
+            s = slice(p.start, p.stop)
+            blocks = p.regularizer.prox_jacobian(v[s] / (step * self.scale[s]), 1 / (step * self.scale[s] ** 2))
+            rows = matrix[s].reshape(len(blocks), blocks.shape[1], -1)
+            product[s] -= (blocks * rows if blocks.shape[1] == 1 else blocks @ rows).reshape(matrix[s].shape)
+        return product
 
 
 def minimize_composite(
-    hessian: Floats,
+    hessian: Floats | None,
     linear: Floats,
     pieces: Sequence[Piece],
     start: Floats,
     tol: float = 1e-12,
-    max_rounds: int = 15,
+    root: Floats | None = None,
 ) -> tuple[Floats, float]:
     """Return a minimizer in the conjugates' domain, and its scaled residual.
 
     Parameters
     ----------
     hessian : array of shape (M, M)
-        Positive semi-definite; it may be singular.
+        Positive semi-definite; it may be singular. None if ``root`` is given.
     linear : array of shape (M,)
     pieces : sequence of Piece
     start : array of shape (M,)
     tol : float
         Tolerance of the residual of the fixed-point equation, up to rounding.
-    max_rounds : int
-        Maximum number of proximal points.
+    root : array of shape (M, d)
+        Thin factor of the Hessian, which is then never formed.
     """
-    problem = _Scaled(hessian, linear, pieces)
-    values, vectors = np.linalg.eigh(problem.hessian)
-    used = values > 1e-15 * max(float(values[-1]), 0.0)
-    root: Floats = vectors[:, used] * np.sqrt(values[used])  # F with F F' = H
-    best = v = problem.forward_backward(start / problem.scale)
-    best_residual, since_best = _residual(problem, best), 0
-    step = 1 + float(np.max(np.abs(best), initial=0.0))
-    for rounds in range(max_rounds):
-        v, residual = _newton(problem, best, best_residual, tol, DETOUR if rounds == 0 else 0)
-        if residual < best_residual:
-            best, best_residual, since_best = v, residual, 0
-        if problem.solved(best, best_residual, tol) or since_best >= PATIENCE:
+    problem = _Scaled(hessian, root, linear, pieces)
+    v = problem.forward_backward(start / problem.scale)
+    residual, failures = problem.residual(v), 0
+    step = 1 + float(np.max(np.abs(v), initial=0.0))
+    for rounds in range(MAX_ROUNDS):
+        v, residual = _newton(problem, v, residual, tol, DETOUR if rounds == 0 else 0)
+        if problem.solved(v, residual, tol) or failures > MAX_FAILURES:
             break
-        v = _proximal_point(problem, root, v, step)
-        step = min(10 * step, 1e6 * (1 + float(np.max(np.abs(v), initial=0.0))))
-        residual, since_best = _residual(problem, v), since_best + 1
-        if residual < 0.9 * best_residual:
-            best, best_residual, since_best = v, residual, 0
-    return clip_to_domain(pieces, best * problem.scale), best_residual
+        near = _proximal_point(problem, v, step)
+        near_residual = problem.residual(near)
+        value = problem.value(v)
+        if near_residual < 0.9 * residual or problem.value(near) < value - VALUE_ROUNDING * (1 + abs(value)):
+            v, residual, failures = near, near_residual, 0
+            step = min(10 * step, 1e6 * (1 + float(np.max(np.abs(v), initial=0.0))))
+        else:
+            step, failures = 0.01 * step, failures + 1
+    return clip_to_domain(pieces, v * problem.scale), residual
 
 
-def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) -> Floats:
+def _proximal_point(problem: _Scaled, start: Floats, step: float) -> Floats:
     """Minimize the problem plus ``||v - start||^2 / (2 step)`` in the range of H.
 
     With ``1/2 v'Hv = max_w <w, F'v> - 1/2 w'w``, the minimum over v is a proximal map. The remaining function of w is
     smooth and strongly convex, so that a semismooth Newton method with a line search converges.
     """
+    root = problem.find_root()
 
     def at(w: Floats) -> tuple[float, Floats, Floats]:
         slope = root @ w + problem.linear
@@ -304,8 +328,7 @@ def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) 
         gradient = w - root.T @ v
         if np.max(np.abs(gradient), initial=0.0) <= 1e-14 * (1 + np.max(np.abs(w), initial=0.0)):
             break
-        jacobian = problem.prox_jacobian(forward, step)
-        system = np.eye(len(w)) + step * root.T @ (jacobian @ root)
+        system = np.eye(len(w)) + step * root.T @ problem.multiply_jacobian(forward, step, root)
         direction = -_solve_linear(system, gradient)
         slope = float(gradient @ direction)
         length = 1.0
@@ -322,20 +345,16 @@ def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) 
     return v
 
 
-def _residual(problem: _Scaled, v: Floats) -> float:
-    return float(np.max(np.abs(v - problem.forward_backward(v)), initial=0.0))
-
-
 def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: int) -> tuple[Floats, float]:
     """Take semismooth Newton steps on the fixed-point equation; return the best point."""
-    identity = np.eye(len(v))
     best, best_residual, since_best = v, residual, 0
+    if problem.hessian is None:
+        return best, best_residual
     while since_best <= detour and not problem.solved(best, best_residual, tol):
         forward = v - problem.gradient(v)
-        jacobian = problem.prox_jacobian(forward)
-        system = identity - jacobian + jacobian @ problem.hessian
+        system = np.eye(len(v)) - problem.multiply_jacobian(forward, 1.0, np.eye(len(v)) - problem.hessian)
         v = problem.forward_backward(v + _solve_linear(system, problem.prox(forward, 1.0) - v))
-        residual, since_best = _residual(problem, v), since_best + 1
+        residual, since_best = problem.residual(v), since_best + 1
         if not residual < np.inf:
             break
         if residual < 0.5 * best_residual:
@@ -354,3 +373,23 @@ def _solve_linear(system: Floats, right: Floats) -> Floats:
     if step is None or not np.max(np.abs(step), initial=0.0) < 1e10 * (1 + np.max(np.abs(right), initial=0.0)):
         return np.asarray(np.linalg.lstsq(system, right, rcond=1e-13)[0])
     return np.asarray(step)
+
+
+def solve_symmetric(matrix: Floats, right: Floats) -> Floats:
+    """Solve a positive semi-definite system by Cholesky in units with unit diagonal, or by its pseudo-inverse."""
+    size = np.sqrt(np.maximum(matrix.diagonal(), TINY))
+    scaled = matrix / size / size[:, None]
+    root, failed = dpotrf(scaled, lower=1, clean=0)
+    if failed == 0 and root.diagonal().min(initial=1.0) > 1e-7:
+        return np.asarray(dpotrs(root, right / size, lower=1)[0] / size)
+    if not np.all(np.isfinite(scaled)):  # overflow
+        return np.full_like(right, np.nan)
+    values, vectors = np.linalg.eigh(scaled)
+    coefficients = vectors.T @ (right / size)
+    # Drop directions below rounding, unless the solution lies in them.
+    for least in (1e-11, 1e-15 * len(values)):
+        used = values > least * max(float(values[-1]), TINY)
+        found = vectors[:, used] @ (coefficients[used] / values[used])
+        if np.linalg.norm(coefficients[~used]) <= 1e-12 * np.linalg.norm(coefficients):
+            break
+    return np.asarray(found) / size

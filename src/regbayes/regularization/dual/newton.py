@@ -1,20 +1,23 @@
 """Proximal Newton steps on the dual.
 
-`box_quadratic` or `composite` minimizes the quadratic model, a line search ensures descent, and the duality gap is the
+`composite` minimizes the quadratic model, a line search ensures descent, and the duality gap is the
 stopping criterion. Each iteration computes one covariance of the features, evaluates the dual at the line search's
 points, and minimizes the quadratic model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from regbayes._types import Floats
 from regbayes.engine import Status
-from regbayes.regularization.box_quadratic import Curvature, minimize_box_quadratic
-from regbayes.regularization.composite import minimize_composite
+from regbayes.regularization.composite import Piece, minimize_composite, solve_symmetric
 from regbayes.regularization.dual.problem import MOST_VIOLATION, Certificate, Dual, DualSolution, Point
 from regbayes.regularization.log_partition import GaussianAffine, WeightedAtoms
+from regbayes.regularization.regularizers.base import FromDual
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 60
@@ -109,24 +112,22 @@ def _model_minimum(problem: Dual, point: Point, damping: float, unit: Floats, er
     """Minimize the damped quadratic model of A plus the conjugates."""
     index, partition, stack = problem.index, problem.partition, problem.stack
     x, box, floor = problem.seen(point), stack.model(point.u), damping * unit**2
-    if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
-        curvature = Curvature(floor, factor=partition.factor[index])
-        moved = problem.pinned(box).moved(-x).moved(-(curvature @ point.u))
-        return minimize_box_quadratic(curvature, moved, point.u)
+    tol = max(1e-14, 1e-4 * error**2)
     if box is not None and problem.smooth and problem.constant is None:
         slope = box.low + box.ridge * point.u - x
         covariance = problem.covariance(point, slope)
         hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
-        return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
-    covariance = partition.covariance(point.phi)
-    hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
+        return point.u - solve_symmetric(hessian + np.diag(floor + box.ridge), slope)
+    pieces: Sequence[Piece] = stack.pieces
     if box is not None:
-        curvature = Curvature(floor, matrix=hessian)
-        moved = problem.pinned(box).moved(-x).moved(-(curvature @ point.u))
-        return minimize_box_quadratic(curvature, moved, point.u)
-    hessian = hessian + np.diag(floor)
-    linear = -x - hessian @ point.u
-    return minimize_composite(hessian, linear, stack.pieces, point.u, tol=max(1e-14, 1e-4 * error**2))[0]
+        pieces = [Piece(FromDual(problem.pinned(box)), 0, len(box))]
+        if isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
+            root = partition.factor[index]
+            linear = -x - root @ (root.T @ point.u)
+            return minimize_composite(None, linear, pieces, point.u, tol, root=root)[0]
+    covariance = partition.covariance(point.phi)
+    hessian = (covariance if problem.whole else covariance[np.ix_(index, index)]) + np.diag(floor)
+    return minimize_composite(hessian, -x - hessian @ point.u, pieces, point.u, tol)[0]
 
 
 def _newton_step(problem: Dual, point: Point, damping: float, unit: Floats, error: float) -> tuple[Point | None, float]:

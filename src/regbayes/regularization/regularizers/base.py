@@ -199,6 +199,16 @@ class DualFormRegularizer(Regularizer):
         return self.dual_form(x.size).slack(x)
 
 
+class FromDual(DualFormRegularizer):
+    """A regularizer given by its dual form alone, such as the quadratic model of another one."""
+
+    def __init__(self, form: BoxDual | SimplexDual) -> None:
+        self.form = form
+
+    def dual_form(self, size: int) -> BoxDual | SimplexDual:
+        return self.form
+
+
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 
 
