@@ -87,24 +87,6 @@ def test_to_arviz_returns_type_of_source() -> None:
     assert isinstance(to_arviz(tree, np.zeros(tree.size)), xarray.DataTree)
 
 
-def test_to_arviz_draws_weights_and_sources_are_consistent() -> None:
-    original = posterior_dataset()
-    draws = as_draws(original)
-    log_weights = 1.2 * draws.variables["mu"] + 100.0
-    result = to_arviz(draws, log_weights, np.random.default_rng(3))
-    posterior, stats = group(result, "posterior"), group(result, "sample_stats")
-    followed = original.sel(chain=stats["source_chain"], draw=stats["source_draw"])
-    for name in ("mu", "theta", "k"):
-        np.testing.assert_array_equal(followed[name].transpose(*posterior[name].dims), posterior[name])
-    log_weight = group(result, "importance_weights")["log_weight"]
-    assert float(np.exp(log_weight).sum()) == pytest.approx(1.0)
-    xarray.testing.assert_allclose(log_weight - log_weight.mean(), 1.2 * (original["mu"] - original["mu"].mean()))
-    weighted = float((np.exp(log_weight) * original["theta"].isel(school=0)).sum())
-    spread = float(original["theta"].isel(school=0).std())
-    assert float(posterior["theta"].isel(school=0).mean()) == pytest.approx(weighted, abs=0.1 * spread)
-    assert float(posterior["mu"].mean()) == pytest.approx(float((np.exp(log_weight) * original["mu"]).sum()), abs=0.02)
-
-
 def test_to_arviz_of_arrays_uses_arviz_dimension_names() -> None:
     draws = as_draws(np.random.default_rng(0).normal(size=(30, 2)))
     posterior = group(to_arviz(draws, np.zeros(30)), "posterior")

@@ -119,14 +119,6 @@ def test_oblique_face_is_found(name, a, b):
     assert result.gap <= 1e-8
 
 
-def test_boundary_solution_agrees_with_cvxpy():
-    models, _ = triangle(seed=3)
-    result = regularize(Finite(models), E(lambda x: x) == [0.3, 0.7])
-    oracle = cvxpy_oracle.solve(models, np.full(len(models), 1 / len(models)), Equal([0.3, 0.7]))
-    assert result.primal == pytest.approx(oracle.value, abs=1e-4)
-    np.testing.assert_allclose(result.posterior.probabilities, oracle.probabilities, atol=1e-3)
-
-
 COIN = np.array([0.0, 1.0])
 
 

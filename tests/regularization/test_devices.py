@@ -71,20 +71,6 @@ def test_torch_sparse_raises_and_gradients_are_detached(monkeypatch: pytest.Monk
         regularize(Samples(draws), [E(lambda x: x.mean()) >= 1.0])
 
 
-def test_living_variances_ignore_atoms_without_mass(place: Place) -> None:
-    draws = np.concatenate([make_draws(300), [[-(2.0**20)] * 4]])  # the last draw is an outlier that receives no mass
-    logs, phi = np.full(len(draws), -np.log(len(draws))), np.array([0.3, 0.1, 0.2, 0.4])
-    here, there = WeightedAtoms(draws, logs), WeightedAtoms(place(draws), logs)
-    assert there.log_weight_range(phi) == pytest.approx(here.log_weight_range(phi), rel=1e-6)
-    assert here.log_weight_range(phi) > 1e6
-    alone = WeightedAtoms(draws[:-1], logs[:-1])
-    alone.evaluate(phi)
-    expected = np.diag(alone.covariance(phi))
-    np.testing.assert_allclose(here.living_variances(phi, 1e5), expected, rtol=1e-9)
-    np.testing.assert_allclose(there.living_variances(phi, 1e5), expected, rtol=1e-5)
-    assert "features" not in vars(there)  # the features stay on the device
-
-
 @pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 def test_named_draws_weights_and_events_on_device(place: Place) -> None:
     draws = make_draws()

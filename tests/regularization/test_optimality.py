@@ -189,28 +189,3 @@ def test_lists_of_constraints_agree_with_cvxpy(name):
     assert result.status == "optimal"
     assert result.primal == pytest.approx(oracle.value, rel=1e-6, abs=1e-6)
     np.testing.assert_allclose(result.posterior.probabilities, oracle.probabilities, atol=2e-5)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_random_sums_agree_with_cvxpy(seed):
-    rng = np.random.default_rng(seed)
-    size = int(rng.integers(1, 4))
-    features = rng.normal(size=(40, size))
-    posterior = Finite(features, probabilities=rng.dirichlet(np.full(40, 5.0)))
-    somewhere = features.T @ rng.dirichlet(np.full(40, 5.0))  # attainable, so that the hard terms are jointly feasible
-    parts = [
-        AtMost(somewhere + 0.05),
-        Ball(somewhere, 0.2, norm=[1, 2, np.inf][seed % 3]),
-        Hinge(rng.exponential(), power=[1.0, 1.5, 2.0][seed % 3]),
-        Hinge(rng.exponential()).reflect(somewhere + 0.5),
-        Ridge(rng.normal(size=size), 10.0 ** rng.uniform(-2, 1)),
-        EpsilonInsensitive(rng.normal(size=size), 0.1, rng.exponential()),
-        MultiClassHinge(rng.exponential()).shift(rng.normal(size=size)),
-    ]
-    chosen = [parts[i] for i in rng.choice(len(parts), size=4, replace=False)]
-    regularizer = chosen[0] + (chosen[1] + 0.7 * chosen[2]) + chosen[3]
-    result = regularize(posterior, lambda x: x, regularizer)
-    oracle = cvxpy_oracle.solve(features, posterior.probabilities, regularizer)
-    assert result.status == "optimal"
-    assert result.primal == pytest.approx(oracle.value, rel=1e-6, abs=1e-6)
-    np.testing.assert_allclose(result.posterior.probabilities, oracle.probabilities, atol=2e-5)

@@ -24,8 +24,6 @@ from regbayes.regularization.regularizers.base import Atom, Regularizer
 from regbayes.regularization.regularizers.targets import AtLeast, AtMost, Interval
 
 DETOUR = 5  # consecutive Newton steps that may be worse than the best, as after a change of active pieces
-TINY = 1e-300
-VALUE_ROUNDING = 1e-12  # relative decrease of the objective that may be rounding
 MAX_ROUNDS = 50  # proximal points
 MAX_FAILURES = 3  # consecutive proximal points without progress, with shorter and shorter steps
 
@@ -203,8 +201,8 @@ def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
     return scale
 
 
-class _Scaled:
-    """The problem in units where H has approximately unit diagonal."""
+class QuadraticModel:
+    """``1/2 v'Hv + c'v`` plus conjugates, in units where H has approximately unit diagonal."""
 
     def __init__(self, hessian: Floats | None, root: Floats | None, linear: Floats, pieces: Sequence[Piece]) -> None:
         self.pieces, self.hessian, self.root = pieces, hessian, root
@@ -231,23 +229,29 @@ class _Scaled:
         return residual <= tol + self.rounding + 1e-14 * float(np.max(np.abs(v), initial=0.0))
 
     def gradient(self, v: Floats) -> Floats:
+        """Return ``Hv + c``."""
         if self.hessian is None:
             return self.find_root() @ (self.find_root().T @ v) + self.linear
         return self.hessian @ v + self.linear
 
     def prox(self, v: Floats, step: float) -> Floats:
+        """Return the proximal map of the conjugates."""
         return prox_conjugate(self.pieces, self.scale * v, step * self.scale**2) / self.scale
 
     def forward_backward(self, v: Floats) -> Floats:
+        """Return a proximal gradient step of length one, whose fixed points are the solutions."""
         return self.prox(v - self.gradient(v), 1.0)
 
     def residual(self, v: Floats) -> float:
+        """Return the distance from the next proximal gradient step."""
         return float(np.max(np.abs(v - self.forward_backward(v)), initial=0.0))
 
     def conjugate(self, v: Floats) -> float:
+        """Return the conjugates at v, moved into their domain."""
         return conjugate_of(self.pieces, clip_to_domain(self.pieces, self.scale * v))
 
     def value(self, v: Floats) -> float:
+        """Return the objective."""
         return 0.5 * float(v @ (self.gradient(v) + self.linear)) + self.conjugate(v)
 
     def multiply_jacobian(self, v: Floats, step: float, matrix: Floats) -> Floats:
@@ -287,18 +291,17 @@ def minimize_composite(
     root : array of shape (M, d)
         Thin factor of the Hessian, which is then never formed.
     """
-    problem = _Scaled(hessian, root, linear, pieces)
+    problem = QuadraticModel(hessian, root, linear, pieces)
     v = problem.forward_backward(start / problem.scale)
     residual, failures = problem.residual(v), 0
     step = 1 + float(np.max(np.abs(v), initial=0.0))
-    for rounds in range(MAX_ROUNDS):
-        v, residual = _newton(problem, v, residual, tol, DETOUR if rounds == 0 else 0)
+    for _ in range(MAX_ROUNDS):
+        v, residual = _newton(problem, v, residual, tol)
         if problem.solved(v, residual, tol) or failures > MAX_FAILURES:
             break
         near = _proximal_point(problem, v, step)
         near_residual = problem.residual(near)
-        value = problem.value(v)
-        if near_residual < 0.9 * residual or problem.value(near) < value - VALUE_ROUNDING * (1 + abs(value)):
+        if near_residual < residual or problem.value(near) < problem.value(v):
             v, residual, failures = near, near_residual, 0
             step = min(10 * step, 1e6 * (1 + float(np.max(np.abs(v), initial=0.0))))
         else:
@@ -306,7 +309,7 @@ def minimize_composite(
     return clip_to_domain(pieces, v * problem.scale), residual
 
 
-def _proximal_point(problem: _Scaled, start: Floats, step: float) -> Floats:
+def _proximal_point(problem: QuadraticModel, start: Floats, step: float) -> Floats:
     """Minimize the problem plus ``||v - start||^2 / (2 step)`` in the range of H.
 
     With ``1/2 v'Hv = max_w <w, F'v> - 1/2 w'w``, the minimum over v is a proximal map. The remaining function of w is
@@ -345,21 +348,34 @@ def _proximal_point(problem: _Scaled, start: Floats, step: float) -> Floats:
     return v
 
 
-def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: int) -> tuple[Floats, float]:
+def _newton(problem: QuadraticModel, v: Floats, residual: float, tol: float) -> tuple[Floats, float]:
     """Take semismooth Newton steps on the fixed-point equation; return the best point."""
     best, best_residual, since_best = v, residual, 0
     if problem.hessian is None:
         return best, best_residual
-    while since_best <= detour and not problem.solved(best, best_residual, tol):
+    while since_best <= DETOUR and not problem.solved(best, best_residual, tol):
         forward = v - problem.gradient(v)
-        system = np.eye(len(v)) - problem.multiply_jacobian(forward, 1.0, np.eye(len(v)) - problem.hessian)
-        v = problem.forward_backward(v + _solve_linear(system, problem.prox(forward, 1.0) - v))
+        v = problem.forward_backward(v + _newton_direction(problem, forward, problem.prox(forward, 1.0) - v))
         residual, since_best = problem.residual(v), since_best + 1
         if not residual < np.inf:
             break
         if residual < 0.5 * best_residual:
             best, best_residual, since_best = v, residual, 0
     return best, best_residual
+
+
+def _newton_direction(problem: QuadraticModel, forward: Floats, residual: Floats) -> Floats:
+    """Solve ``(I - J + J H) d = residual``, symmetrically if the Jacobian J is diagonal."""
+    n, hessian = len(forward), problem.hessian
+    assert hessian is not None
+    if any(p.block_size > 1 for p in problem.pieces):
+        return _solve_linear(np.eye(n) - problem.multiply_jacobian(forward, 1.0, np.eye(n) - hessian), residual)
+    diagonal = problem.multiply_jacobian(forward, 1.0, np.ones((n, 1)))[:, 0]
+    free, direction = diagonal > 0, residual.copy()
+    if free.any():
+        right = (residual / np.where(free, diagonal, 1.0) - hessian @ np.where(free, 0.0, residual))[free]
+        direction[free] = solve_symmetric(hessian[np.ix_(free, free)] + np.diag(1 / diagonal[free] - 1), right)
+    return direction
 
 
 def _solve_linear(system: Floats, right: Floats) -> Floats:
@@ -377,7 +393,8 @@ def _solve_linear(system: Floats, right: Floats) -> Floats:
 
 def solve_symmetric(matrix: Floats, right: Floats) -> Floats:
     """Solve a positive semi-definite system by Cholesky in units with unit diagonal, or by its pseudo-inverse."""
-    size = np.sqrt(np.maximum(matrix.diagonal(), TINY))
+    tiny = np.finfo(np.float64).tiny
+    size = np.sqrt(np.maximum(matrix.diagonal(), tiny))
     scaled = matrix / size / size[:, None]
     root, failed = dpotrf(scaled, lower=1, clean=0)
     if failed == 0 and root.diagonal().min(initial=1.0) > 1e-7:
@@ -388,7 +405,7 @@ def solve_symmetric(matrix: Floats, right: Floats) -> Floats:
     coefficients = vectors.T @ (right / size)
     # Drop directions below rounding, unless the solution lies in them.
     for least in (1e-11, 1e-15 * len(values)):
-        used = values > least * max(float(values[-1]), TINY)
+        used = values > least * max(float(values[-1]), tiny)
         found = vectors[:, used] @ (coefficients[used] / values[used])
         if np.linalg.norm(coefficients[~used]) <= 1e-12 * np.linalg.norm(coefficients):
             break

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 MIN_TAIL = 5  # smallest number of exceedances to which a generalized Pareto distribution is fitted [2]
 MIN_DRAWS = 8  # smallest chain length for which autocorrelation is estimated
 MAX_LENGTH = 1024  # largest chain length; longer chains are averaged in batches, which keeps the error of the mean
-FIRST_LAGS = 12  # lags that are summed directly before a Fourier transform computes all of them
 MIN_EFFECTIVE_DRAWS = 100  # per chain; with fewer, Monte Carlo errors are rough themselves [4]
 MAX_TAIL_INDEX = 1 / 3  # largest index with a third moment of the weights, which normal errors require [5]
 EVEN_SHARES = 4.0  # largest weight relative to uniform at which weights count as even and need no tail check
@@ -49,7 +48,6 @@ NO_VARIANCE = 0.5  # shape of a tail above which its variance is infinite
 LARGEST_SHARE = 0.05  # share of the sum of squares above which one draw may indicate an infinite variance
 FIRST_DRAWS = 10_000  # draws that suffice to exclude such a share for most features
 STRONG_TILT = 1.0  # nats between the largest and the mean score; for smaller tilts the tail does not matter
-_LOG_TINY = math.log(np.finfo(np.float64).tiny)
 
 
 def autocorrelation_time(chains: ArrayLike) -> float:
@@ -85,15 +83,19 @@ def autocorrelation_time(chains: ArrayLike) -> float:
     halves -= means[:, None]
     apart = means - np.add.reduce(means) / len(means)
     between = float(apart @ apart) / (len(means) - 1)
-    time = _sum_first_correlations(halves, between)
-    if time is None:
-        length = next_fast_len(2 * half, real=True)
-        spectrum = rfft(halves, n=length)
-        covariance = irfft((spectrum * spectrum.conj()).real.mean(axis=0), n=length)[:half] / half
-        within = covariance[0] * half / (half - 1)
-        correlation = 1 - (within - covariance) / (covariance[0] + between)
-        correlation[0] = 1.0
-        time = _sum_correlations(correlation)
+    length = next_fast_len(2 * half, real=True)
+    spectrum = rfft(halves, n=length)
+    covariance = irfft((spectrum * spectrum.conj()).real.mean(axis=0), n=length)[:half] / half
+    within = covariance[0] * half / (half - 1)
+    correlation = 1 - (within - covariance) / (covariance[0] + between)
+    correlation[0] = 1.0
+    # Geyer's initial monotone sequence [4]
+    n_pairs = (half - 1) // 2
+    pairs = correlation[: 2 * n_pairs].reshape(-1, 2).sum(axis=1)
+    negative = np.flatnonzero(pairs < 0)
+    kept = max(int(negative[0]) if negative.size else n_pairs - 1, 1)
+    last = max(float(correlation[2 * kept]), 0.0)  # the even lag of the pair at which the sum stops, if positive
+    time = -1.0 + 2.0 * float(np.minimum.accumulate(pairs[:kept]).sum()) + last
     return max(time, 1.0 / math.log10(halves.size)) * values.size / halves.size
 
 
@@ -142,43 +144,6 @@ def average_batches(series: Floats) -> Floats:
     kept = series[:, : series.shape[1] // batch * batch]
     batches = kept.reshape(len(series), -1, batch, *series.shape[2:])
     return batches @ np.full(batch, 1 / batch) if series.ndim == 2 else batches.mean(axis=2)
-
-
-def _sum_correlations(correlation: Floats) -> float:
-    """Integrated autocorrelation time by Geyer's initial monotone sequence [4]."""
-    n_pairs = (len(correlation) - 1) // 2
-    pairs = correlation[: 2 * n_pairs].reshape(-1, 2).sum(axis=1)
-    negative = np.flatnonzero(pairs < 0)
-    kept = max(int(negative[0]) if negative.size else n_pairs - 1, 1)
-    last = max(float(correlation[2 * kept]), 0.0)  # the even lag of the pair at which the sum stops, if positive
-    return -1.0 + 2.0 * float(np.minimum.accumulate(pairs[:kept]).sum()) + last
-
-
-def _sum_first_correlations(halves: Floats, between: float) -> float | None:
-    """Return the same from the first few lags, or None if more are needed.
-
-    ``halves`` are centered chains, ``between`` is the variance of their means.
-    """
-    n_chains, half = halves.shape
-    if half < 4 * FIRST_LAGS:
-        return None
-    padded = np.zeros((n_chains, half + FIRST_LAGS))  # zero padding separates the chains
-    padded[:, :half] = halves
-    series = padded.ravel()
-    variance = float(series @ series) / halves.size
-    within, total = variance * half / (half - 1), variance + between
-    time, least, first = -1.0, math.inf, math.inf
-    for lag in range(0, FIRST_LAGS, 2):
-        even, odd = (
-            1 - (within - float(series[: series.size - k] @ series[k:]) / halves.size) / total if k else 1.0
-            for k in (lag, lag + 1)
-        )
-        if lag > 0 and (even + odd < 0 or first < 0):
-            return time + max(even, 0.0)
-        first = even + odd if lag == 0 else first
-        least = min(least, even + odd)
-        time += 2.0 * least
-    return None
 
 
 def monte_carlo_error(chains: ArrayLike) -> float:
@@ -307,7 +272,7 @@ def _fit_tail(weights: Floats, relative_efficiency: float) -> tuple[float, float
         return -math.inf, math.nan, 0.0
     n = tail_size(weights.size, relative_efficiency)
     top = np.sort(np.partition(weights, weights.size - n - 1)[weights.size - n - 1 :])
-    cutoff = max(float(top[0]), _LOG_TINY)
+    cutoff = max(float(top[0]), math.log(np.finfo(np.float64).tiny))
     if cutoff == 0.0:
         return (-math.inf if n >= MIN_TAIL else math.inf), math.nan, cutoff
     tail = top[top > cutoff]

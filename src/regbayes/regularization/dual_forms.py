@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -83,19 +83,10 @@ class BoxDual:
         """Return the conjugate of some coordinates."""
         return BoxDual(*(getattr(self, field.name)[index] for field in fields(self)))
 
-    def moved(self, by: Floats) -> BoxDual:
-        """Return ``g*(u) + <by, u>``."""
-        return replace(self, low=self.low + by, high=self.high + by)
-
-    @cached_property
-    def has_kink(self) -> Flags:
-        """Whether the conjugate has a kink at zero in each coordinate."""
-        return self.low < self.high
-
     @cached_property
     def is_smooth(self) -> bool:
         """Whether the conjugate is smooth everywhere: no bound, no kink."""
-        return bool((np.isinf(self.lower) & np.isinf(self.upper) & ~self.has_kink).all())
+        return bool((np.isinf(self.lower) & np.isinf(self.upper) & (self.low == self.high)).all())
 
     @cached_property
     def is_linear(self) -> bool:

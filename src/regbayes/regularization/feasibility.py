@@ -1,9 +1,14 @@
-"""Feasibility of hard constraints by linear programs, docs/math.md eq. (10).
+"""Feasibility of hard constraints, and faces of the reachable expectations, docs/math.md eq. (9) and (10).
 
-They run only if the dual solver's multipliers diverge. There are three results. *Infeasible* comes with multipliers
-that prove it (Farkas): a combination of the constraints that no atom satisfies. *Face*: all feasible distributions are
-supported on some of the atoms. *Inside*: every atom can have mass, and the dual has a solution. Balls and other curved
-sets are approximated by tangents. Each tangent holds for the whole set, so that a proof of infeasibility is valid.
+Remark 2 of the paper: ``E[psi] == 0`` for a nonnegative psi forces all mass onto ``psi = 0``. No finite multiplier
+attains it. The dual value stays bounded while the multiplier diverges, and the solution is the posterior conditioned
+on a face. Conditioning first is exact and leaves a problem with finite multipliers.
+
+Linear programs run only if the dual solver's multipliers diverge. There are three results. *Infeasible* comes with
+multipliers that prove it (Farkas): a combination of the constraints that no atom satisfies. *Face*: all feasible
+distributions are supported on some of the atoms. *Inside*: every atom can have mass, and the dual has a solution. Balls
+and other curved sets are approximated by tangents. Each tangent holds for the whole set, so that a proof of
+infeasibility is valid.
 
 For many atoms, a program over a few is solved. Its multipliers determine which others matter, and these are added until
 there are none (column generation).
@@ -20,13 +25,12 @@ from scipy.optimize import linprog
 
 from regbayes._types import Flags, Floats, Indices
 from regbayes.regularization.composite import Piece, Stack
+from regbayes.regularization.dual.conditioning import TARGET_ROUNDINGS
 from regbayes.regularization.dual.problem import nearest_in_domain
 from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 
 PRECISION = 1e-10  # feasibility tolerance of the linear programs, the smallest that HiGHS accepts
-OUTSIDE = 1e-9  # standard deviations by which a proof must separate atoms from constraints
-ROUNDINGS = 4.0  # multiple of the features' rounding that a proof must exceed too
-ON_FACE = 1e-9  # smallest share of the uniform distribution in an interior solution
+CLEAR = 1e-9  # smallest margin of a proof, in standard deviations, and share of the uniform distribution in the inside
 ROUNDED = 1e-13  # relative to the span of a combination of features: constraints this close to its edge touch it
 CONSTANT = 1e-5  # relative to its possible range: span of a combination of features that counts as constant
 CHANCE = 10  # distinct atoms, beyond two per feature, that exclude a constant combination by chance
@@ -35,6 +39,63 @@ ALL_AT_ONCE = 3000  # largest number of atoms for which one program contains all
 ADDED_AT_ONCE = 200
 MOST_ROUNDS = 60
 UNREACHABLE = 1e15  # an expectation that no hard constraint permits
+MIN_NATS = 12.0  # a tilt that spans less leaves visible mass on all atoms
+FLAT = 1e-6  # variance of a combination of features, relative to the untilted one, that counts as zero on a face
+EDGE_ROUNDING = 1e-14  # relative to a feature's range and size: expectations this close to the edge are on it
+
+
+@dataclass(frozen=True)
+class Face:
+    """A face of the support, and the infinite multipliers that select it."""
+
+    partition: LogPartition  # conditioned on the face
+    log_mass: float  # log-probability of the face
+    infinite: Floats  # (m,): -inf, +inf, or 0 where the multiplier is finite
+
+    def narrow(self, keep: Flags, direction: Floats) -> Face:
+        """Condition on the atoms that infinite multipliers in a direction select."""
+        assert isinstance(self.partition, WeightedAtoms)
+        partition, log_mass = self.partition.restrict(keep)
+        reach = np.abs(direction * self.partition.unit)
+        grown = (reach > 1e-6 * np.max(reach)) & (self.infinite == 0)
+        infinite = np.where(grown, np.copysign(np.inf, direction), self.infinite)
+        return Face(partition, self.log_mass + log_mass, infinite)
+
+
+@dataclass(frozen=True)
+class OutOfReach:
+    """A feature whose values all lie outside the regularizer's domain."""
+
+    feature: int
+    needed: float  # the nearest expectation that the regularizer admits
+    reachable: float  # the nearest expectation that the support can have
+
+
+def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | None:
+    """Find an expectation that cannot enter its domain for any weights."""
+    low, high = stack.domain
+    lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
+    # Rounding may move an expectation this far from an edge of its range.
+    slack = EDGE_ROUNDING * ((highest - lowest) + np.maximum(np.abs(lowest), np.abs(highest)))
+    too_low, too_high = low > highest + slack, high < lowest - slack
+    # An open end is the next floating-point number, and rounding must not move a feature across it.
+    too_low |= (low > highest) & (low == np.finfo(np.float64).smallest_subnormal)
+    for outside, needed, reachable in ((too_low, low, highest), (too_high, high, lowest)):
+        if np.any(outside):
+            i = int(np.argmax(outside))
+            return OutOfReach(int(stack.index[i]), float(needed[i]), float(reachable[i]))
+    return None
+
+
+def may_be_on_face(partition: LogPartition, multipliers: Floats) -> bool:
+    """Whether a large tilt leaves some combination of features nearly constant."""
+    if not isinstance(partition, WeightedAtoms):
+        return False
+    most = float(np.abs(multipliers) @ (partition.highest - partition.lowest))  # a cheap upper bound
+    if most < MIN_NATS or partition.span(multipliers) < MIN_NATS:
+        return False
+    unit = partition.unit
+    return bool(np.linalg.eigvalsh(partition.covariance(multipliers) / np.outer(unit, unit))[0] < FLAT)
 
 
 @dataclass(frozen=True)
@@ -127,11 +188,11 @@ def examine(partition: LogPartition, stack: Stack) -> Verdict:
     if found is None:
         return Verdict("unknown")
     proof, margin = found
-    if isinstance(partition, WeightedAtoms) and margin > OUTSIDE:
-        coarse = ROUNDINGS * float(np.abs(proof) @ (partition.grain[rows.feature] / rows.unit))
+    if isinstance(partition, WeightedAtoms) and margin > CLEAR:
+        coarse = TARGET_ROUNDINGS * float(np.abs(proof) @ (partition.grain[rows.feature] / rows.unit))
         if margin <= coarse:  # within the rounding of the features: not a proof
             return Verdict("unknown")
-    if margin > OUTSIDE:
+    if margin > CLEAR:
         repair, whole = np.zeros(len(stack)), np.zeros(len(stack))
         repair[rows.used] = margin * np.abs(proof) / (proof @ proof) * rows.unit
         whole[rows.used] = proof / rows.unit
@@ -242,7 +303,7 @@ def _phase_one(columns: _Atoms | _Directions, rows: _Rows) -> tuple[Floats, floa
         if columns.price(proof, float(np.max(proof @ columns.chosen, initial=-np.inf))):
             continue
         margin = asked - columns.highest(proof)
-        if margin <= OUTSIDE and rows.add_tangents(columns.chosen @ solution[:k]):
+        if margin <= CLEAR and rows.add_tangents(columns.chosen @ solution[:k]):
             continue
         return proof, margin
     return None
@@ -264,8 +325,8 @@ def _face(columns: _Atoms, rows: _Rows, grain: Floats) -> Verdict:
             continue
         scores = columns.scores(proof)
         top, bottom = float(scores[keep].max()), float(scores[keep].min())
-        coarse = ROUNDINGS * float(np.abs(proof) @ (grain[rows.feature] / rows.unit))
-        if solution[k] > ON_FACE or top - asked > ROUNDED * (top - bottom) + coarse:
+        coarse = TARGET_ROUNDINGS * float(np.abs(proof) @ (grain[rows.feature] / rows.unit))
+        if solution[k] > CLEAR or top - asked > ROUNDED * (top - bottom) + coarse:
             break  # a finite tilt may leave very little mass outside
         on_face = keep & (scores >= top - TOUCHES * (top - bottom))
         if not top - bottom > 0 or np.all(on_face[keep]):

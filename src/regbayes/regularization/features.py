@@ -143,10 +143,7 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
     if isinstance(feature, Picked):
         inner = evaluate_features(draws, feature.features)
         columns = pick_columns(inner.names, feature.index)
-        picked = tuple(inner.names[i] for i in columns)
-        if arrays.lies_elsewhere(inner.values):
-            return Features(arrays.take_columns(inner.values, columns), picked)
-        return Features(np.ascontiguousarray(inner.values[:, columns]), picked)
+        return Features(arrays.take_columns(inner.values, columns), tuple(inner.names[i] for i in columns))
     if isinstance(feature, OnEvent):
         return _on_event(draws, feature)
     if isinstance(feature, Combination):
@@ -159,7 +156,7 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
     n = draws.size
     expected = f"an array of shape ({n},) or ({n}, m): one row for each draw, one column for each feature"
     if callable(feature) and not is_data_array(feature):
-        base = _own_name(feature) or _describe_lambda(feature, draws) or base
+        base = _own_name(feature, draws) or base
         feature, got = call_feature(feature, draws, argument)
         if type(feature).__module__.startswith("pytensor"):  # a function of a PyMC model, written with pytensor.tensor
             feature = feature.eval()
@@ -217,13 +214,11 @@ def _on_event(draws: Draws, given: OnEvent) -> Features:
     return Features((inner.values - level) * event.values, inner.names)
 
 
-def _own_name(function: Callable[..., Any]) -> str | None:
+def _own_name(function: Callable[..., Any], draws: Draws) -> str | None:
+    """Return a function's name; for a lambda, the variables that it uses."""
     name: str | None = getattr(function, "__name__", None)
-    return None if name == "<lambda>" else name
-
-
-def _describe_lambda(function: Callable[..., Any], draws: Draws) -> str | None:
-    """Return a name for a lambda from the variables that it uses."""
+    if name != "<lambda>":
+        return name
     code = getattr(function, "__code__", None)
     if code is None or not draws.named:
         return None

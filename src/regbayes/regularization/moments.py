@@ -123,7 +123,15 @@ def regularize_moments(
         step = step / 2 if moved > worst else min(1.0, 1.2 * step)  # shorten the step after overshooting
         worst = moved
         statistics = [s.towards(f, step) for s, f in zip(statistics, found, strict=True)]
-    _warn_once(result, converged, n_rounds, violation)
+    if not converged:
+        warnings.warn(
+            f"regularize_moments stopped after {n_rounds} rounds with the statements met up to {violation.max():.1e}. "
+            "Raise max_rounds, or tol if this is good enough.",
+            NotConvergedWarning,
+            stacklevel=2,
+        )
+    if result.diagnostics:
+        warnings.warn(" ".join(result.diagnostics), UnreliableWeightsWarning, stacklevel=2)
     return RegularizedMoments(
         regularized=result,
         labels=tuple(repr(m.constraint) for m in moments),
@@ -133,18 +141,6 @@ def regularize_moments(
         n_rounds=n_rounds,
         converged=converged,
     )
-
-
-def _warn_once(result: RegularizedPosterior, converged: bool, n_rounds: int, violation: Floats) -> None:
-    if not converged:
-        warnings.warn(
-            f"regularize_moments stopped after {n_rounds} rounds with the statements met up to {violation.max():.1e}. "
-            "Raise max_rounds, or tol if this is good enough.",
-            NotConvergedWarning,
-            stacklevel=3,
-        )
-    if result.diagnostics:
-        warnings.warn(" ".join(result.diagnostics), UnreliableWeightsWarning, stacklevel=3)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regbayes._types import Floats
-from regbayes.regularization.composite import Stack, block_scale
+from regbayes.regularization.composite import QuadraticModel, Stack
 from regbayes.regularization.diagnostics import average_batches, monte_carlo_error
 from regbayes.regularization.dual.conditioning import condition
 from regbayes.regularization.log_partition import WeightedAtoms, find_scales
@@ -121,21 +121,13 @@ def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -
     generalized Jacobian determines the response: zero for an inactive constraint, the inverse covariance for an active
     one, less for a soft one.
     """
-    hessian = covariance[np.ix_(stack.index, stack.index)]
-    step = block_scale(stack.pieces, np.diag(hessian).copy()) ** 2
-    forward = u + step * expectation[stack.index]
-    jacobian = np.eye(len(u))
-    for piece in stack.pieces:
-        s = slice(piece.start, piece.stop)
-        blocks = piece.regularizer.prox_jacobian(forward[s] / step[s], 1 / step[s])
-        places = np.arange(piece.start, piece.stop).reshape(-1, piece.block_size)
-        jacobian[places[:, :, None], places[:, None, :]] -= blocks
-    system = np.eye(len(u)) - jacobian + jacobian @ (step[:, None] * hessian)
-    root = np.sqrt(step)  # in units with covariance about one
-    scaled = system * root / root[:, None]
-    if not np.all(np.isfinite(scaled)):
+    model = QuadraticModel(covariance[np.ix_(stack.index, stack.index)], None, np.zeros(len(u)), stack.pieces)
+    forward, identity = u / model.scale + model.scale * expectation[stack.index], np.eye(len(u))
+    jacobian = model.multiply_jacobian(forward, 1.0, identity)
+    system = identity - model.multiply_jacobian(forward, 1.0, identity - model.hessian)
+    if not np.all(np.isfinite(system)):
         return np.full_like(covariance, np.nan)
-    moved = root[:, None] * (np.linalg.pinv(scaled, rcond=1e-10) @ (jacobian * root / root[:, None])) * root
+    moved = model.scale[:, None] * (np.linalg.pinv(system, rcond=1e-10) @ jacobian) * model.scale
     response = np.zeros_like(covariance)
     np.add.at(response, np.ix_(stack.index, stack.index), moved)
     return response

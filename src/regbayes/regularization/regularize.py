@@ -18,15 +18,14 @@ from regbayes.regularization.constraints import UNNAMED_FEATURE, Constraint, E, 
 from regbayes.regularization.draws import has_samples, is_labelled
 from regbayes.regularization.dual import solve_dual
 from regbayes.regularization.dual.problem import DualSolution
-from regbayes.regularization.faces import (
+from regbayes.regularization.feasibility import (
     Face,
     OutOfReach,
+    Verdict,
+    examine,
     find_out_of_reach,
-    is_interior,
     may_be_on_face,
-    narrow_to_face,
 )
-from regbayes.regularization.feasibility import Verdict, examine
 from regbayes.regularization.features import Combination, Features, OnEvent, Picked
 from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 from regbayes.regularization.posteriors import Gaussian, Posterior, Samples
@@ -136,7 +135,7 @@ def regularize(
         if lost is not None:
             result = replace(result, status=Status.INFEASIBLE)
             if raise_infeasible:
-                raise InfeasibleError(_lost_event_message(result, lost), result)
+                raise InfeasibleError(lost, result)
         elif result.status is Status.INFEASIBLE and raise_infeasible:
             pair = None
             if outcome.out_of_reach is not None:  # each constraint may be feasible alone
@@ -165,18 +164,15 @@ def _find_contradiction(posterior: Posterior, values: DeviceArray, stack: Stack)
 
 def _way_out(posterior: Posterior, values: DeviceArray, stack: Stack, outcome: _Outcome) -> str:
     """Return a remedy for infeasible constraints, if one is known."""
-    if isinstance(posterior, Weighted) and _asks_beyond_probabilities(values, stack):
+    asked = zip(stack.index, *stack.domain, strict=True)
+    beyond = {int(i) for i, low, high in asked if low > 1 or high < 0}
+    if isinstance(posterior, Weighted) and any(
+        np.array_equal(np.unique(to_host(values[:, i])), (0, 1)) for i in beyond
+    ):
         return "; a probability, the mean of a yes or no, lies between 0 and 1"
     if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.constant):
         return f"; other draws may reach further. {RESAMPLE_HINT}"
     return ""
-
-
-def _asks_beyond_probabilities(values: DeviceArray, stack: Stack) -> bool:
-    """Whether the target of a 0/1 feature is above 1 or below 0."""
-    asked = zip(stack.index, *stack.domain, strict=True)
-    beyond = {int(i) for i, low, high in asked if low > 1 or high < 0}
-    return any(np.array_equal(np.unique(to_host(values[:, i])), (0, 1)) for i in beyond)
 
 
 @dataclass(frozen=True)
@@ -187,16 +183,15 @@ class _Problem:
     stack: Stack
     center: Floats  # (m,)
     scale: Floats  # (m,)
-    plain: bool  # whether the solver's units are the user's
 
     @classmethod
     def of(cls, partition: LogPartition, stack: Stack) -> _Problem:
         found = partition.standardized(stack.blocks)
         if found is None:
             m = len(partition.mean)
-            return cls(partition, stack, np.zeros(m), np.ones(m), plain=True)
+            return cls(partition, stack, np.zeros(m), np.ones(m))
         standard, center, scale = found
-        return cls(standard, stack.in_units(center, scale), center, scale, plain=False)
+        return cls(standard, stack.in_units(center, scale), center, scale)
 
     def from_user(self, warm_start: ArrayLike) -> Floats:
         start = np.asarray(warm_start, dtype=np.float64)
@@ -207,7 +202,7 @@ class _Problem:
         return start * self.scale[self.stack.index]
 
     def to_user(self, expectation: Floats) -> Floats:
-        return expectation if self.plain else self.center + self.scale * expectation
+        return self.center + self.scale * expectation
 
 
 @dataclass(frozen=True)
@@ -255,25 +250,19 @@ def _check_events(posterior: Posterior, features: Any, regularizer: Regularizer 
             )
 
 
-def _find_lost_event(result: RegularizedPosterior, constraints: list[Constraint]) -> Constraint | None:
-    """Return a conditional constraint whose event the result excludes."""
+def _find_lost_event(result: RegularizedPosterior, constraints: list[Constraint]) -> str | None:
+    """Return a message if the result excludes the event of a conditional constraint."""
     if not isinstance(result.posterior, Weighted):
         return None
-    for constraint in constraints:
-        given = constraint.features
-        if isinstance(given, OnEvent) and not float(result.posterior.expectation(given.event)) > 0:
-            return constraint
-    return None
-
-
-def _lost_event_message(result: RegularizedPosterior, lost: Constraint) -> str:
+    given = [(c, c.features.event) for c in constraints if isinstance(c.features, OnEvent)]
+    lost = next((c for c, event in given if not float(result.posterior.expectation(event)) > 0), None)
+    if lost is None:
+        return None
     drawn = isinstance(result.posterior, Samples)
-    atoms = "draws" if drawn else "models"
-    message = (
-        f"the constraint {lost!r} cannot be met unless the event never happens: the {atoms} in it do not reach "
-        "that far, or other constraints rule it out"
-    )
-    return f"{message}; other draws may reach further. {RESAMPLE_HINT}" if drawn else message
+    return (
+        f"the constraint {lost!r} cannot be met unless the event never happens: the {'draws' if drawn else 'models'} "
+        "in it do not reach that far, or other constraints rule it out"
+    ) + (f"; other draws may reach further. {RESAMPLE_HINT}" if drawn else "")
 
 
 def as_constraints(given: Any) -> list[Constraint]:
@@ -310,12 +299,10 @@ def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
 def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None) -> _Outcome:
     """Solve the dual, on a face of the support if the constraints require one."""
     face = Face(partition, 0.0, np.zeros(stack.n_features))
-    if not is_interior(partition, stack):
-        out_of_reach = find_out_of_reach(partition, stack)
-        if out_of_reach is not None:
-            solution = solve_dual(partition, stack, tol=tol, max_iter=0, warm_start=warm_start)
-            return _Outcome(face, solution, Status.INFEASIBLE, out_of_reach=out_of_reach)
-        face = narrow_to_face(face, stack)
+    out_of_reach = find_out_of_reach(partition, stack)
+    if out_of_reach is not None:
+        solution = solve_dual(partition, stack, tol=tol, max_iter=0, warm_start=warm_start)
+        return _Outcome(face, solution, Status.INFEASIBLE, out_of_reach=out_of_reach)
     solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
     if solution.status is not Status.CONVERGED or may_be_on_face(face.partition, solution.multipliers):
         verdict = examine(face.partition, stack)
@@ -327,13 +314,10 @@ def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, war
         elif solution.status is Status.DIVERGED:
             start = solution.stacked
             solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=start, watch=False)
-    return _Outcome(face, solution, _status(face, solution))
-
-
-def _status(face: Face, solution: DualSolution) -> Status:
+    status = Status.ITERATION_LIMIT if solution.status is Status.ITERATION_LIMIT else Status.STALLED
     if solution.status is Status.CONVERGED:
-        return Status.BOUNDARY if np.any(face.infinite) else Status.OPTIMAL
-    return Status.ITERATION_LIMIT if solution.status is Status.ITERATION_LIMIT else Status.STALLED
+        status = Status.BOUNDARY if np.any(face.infinite) else Status.OPTIMAL
+    return _Outcome(face, solution, status)
 
 
 def _result(
@@ -367,7 +351,7 @@ def _result(
         multipliers=np.where(face.infinite != 0, face.infinite, multipliers),
         before=problem.to_user(problem.partition.mean),
         after=after,
-        slack=g.slack(after) if problem.plain else problem.stack.slack(solution.expectation) * scale,
+        slack=problem.stack.slack(solution.expectation) * scale,
         primal=solution.primal - face.log_mass,
         dual=solution.dual - face.log_mass,
         gap=solution.gap,

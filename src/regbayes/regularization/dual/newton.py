@@ -8,7 +8,6 @@ points, and minimizes the quadratic model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
                     return reached if best is None or reached.gap < best.gap else best
                 best = reached
             reached = best or reached
-        if _runs_away(certificates) or _stalls(objectives, certificates):
+        if _stalls(objectives, certificates):
             status = Status.STALLED
             break
         if watch and reached is None and n_iter >= MIN_STEPS and _diverges(problem, point, certificates):
@@ -92,12 +91,6 @@ def _diverges(problem: Dual, point: Point, certificates: list[Certificate]) -> b
         return False
     most = DIVERGING_NATS + float(np.ptp(partition.log_weights))
     return bool(reach > most and partition.span(point.phi) > most)
-
-
-def _runs_away(certificates: list[Certificate]) -> bool:
-    """Whether multipliers grow and the violation stays: an unbounded dual."""
-    now = certificates[-1].violation
-    return len(certificates) > 25 and now > 1e-6 and now > 0.5 * certificates[-16].violation
 
 
 def _stalls(objectives: list[float], certificates: list[Certificate]) -> bool:

@@ -86,10 +86,10 @@ class Dual:
         # If the dual is smooth everywhere, a Newton step is one linear system.
         self.smooth = stack.box is not None and stack.box.is_smooth
         self.step = np.empty(0) if stack.box is not None else block_scale(stack.pieces, 1 / self.unit**2) ** 2
-        self.along, self.constant = self.unit, None
+        self.constant: tuple[Flags, Floats] | None = None  # constant features, and their multipliers
         constant = partition.highest == partition.lowest
         if constant.any():
-            self.along, self.constant = self._along(constant[stack.index]), self._constants(constant[stack.index])
+            self.constant = self._constants(constant[stack.index])
         self._held: _Held | None = None
         self._certified: tuple[Point, Certificate] | None = None  # the last certificate and its point
         self._rounded: tuple[Point, Certificate] | None = None  # the last rounding error and its point
@@ -103,22 +103,6 @@ class Dual:
             return None
         known = self.stack.box.derivatives(self.partition.lowest[self.index])
         return constant & np.isfinite(known), np.where(constant & np.isfinite(known), known, 0.0)
-
-    def _along(self, constant: Flags) -> Floats:
-        """Return units of violations; a constant gets the largest unit of its block.
-
-        Its own unit is its magnitude, relative to which changes of other features may be negligible.
-        """
-        if self.stack.box is not None:
-            return self.unit
-        along = self.unit.copy()
-        for p in self.stack.pieces:
-            for start in range(p.start, p.stop, p.block_size):
-                block = slice(start, start + p.block_size)
-                if np.any(constant[block]) and not np.all(constant[block]):
-                    largest = np.max(self.unit[block][~constant[block]])
-                    along[block] = np.where(constant[block], largest, self.unit[block])
-        return along
 
     def pinned(self, box: BoxDual) -> BoxDual:
         """The box with the multipliers of constants fixed."""
@@ -186,10 +170,10 @@ class Dual:
             own, off, value = self._charge(p, near, x[s], point.u[s])
             # A steep penalty times rounding is an irreducible gap, so that the edge is used, as for a box.
             edge = np.asarray(p.regularizer.prox(x[s] + self.step[s] * point.u[s], self.step[s]), dtype=np.float64)
-            if np.all(np.abs(edge - x[s]) <= self.most_violation * self.along[s]):
+            if np.all(np.abs(edge - x[s]) <= self.most_violation * self.unit[s]):
                 at_edge, off_edge, _ = self._charge(p, edge, x[s], point.u[s])
                 own, off = (at_edge, off_edge) if at_edge < own else (own, off)
-                if value > self.tol and np.all(np.abs(edge - x[s]) <= EPSILON * (np.abs(x[s]) + self.along[s])):
+                if value > self.tol and np.all(np.abs(edge - x[s]) <= EPSILON * (np.abs(x[s]) + self.unit[s])):
                     value = own  # excludes the cost of rounding
             gap, violation, bound = gap + own, max(violation, off), bound + value
         return Certificate(gap, violation, bound)
@@ -200,7 +184,7 @@ class Dual:
         gap = abs(p.regularizer.fenchel_young(y, u))
         if not np.any(away):
             return Certificate(gap, 0.0, gap)
-        off = _in_deviations(away, self.along[p.start : p.stop], p.block_size)
+        off = _in_deviations(away, self.unit[p.start : p.stop], p.block_size)
         gap += float(np.abs(u) @ away + 0.5 * np.sum(off**2))
         return Certificate(gap, float(np.max(off)), gap)
 

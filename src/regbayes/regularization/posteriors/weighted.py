@@ -36,9 +36,9 @@ from regbayes.regularization.posteriors.base import (
     as_multipliers,
     as_probabilities,
 )
+from regbayes.regularization.regularizers.base import FAR
 
 SUM_TOLERANCE = 1e-5  # tolerance of the sum of probabilities, which covers long sums in single precision
-IN_RANGE = 1e150  # the squares of variances between its inverse and this neither overflow nor underflow
 
 
 def _normalise(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
@@ -258,14 +258,8 @@ def _one_at_a_time(features: Any, objects: list[Any]) -> Any:
 
 
 def _take(draws: Draws, chosen: NDArray[np.intp]) -> Any:
-    taken = {name: _take_rows(values, chosen) for name, values in draws.variables.items()}
+    taken = {name: arrays.take_rows(values, chosen) for name, values in draws.variables.items()}
     return taken if draws.named else next(iter(taken.values()))
-
-
-def _take_rows(values: Any, chosen: NDArray[np.intp]) -> Any:
-    if not arrays.lies_elsewhere(values):
-        return values[chosen]
-    return arrays.namespace_of(values).take(values, arrays.integers_to_device(chosen, values), axis=0)
 
 
 @final
@@ -367,7 +361,7 @@ class Samples(Weighted):
             batches, variances = self._in_batches(values, weights)
         return [
             (self.n_atoms * monte_carlo_error(batches[..., j]), float(variance), 1.0)
-            if 1 / IN_RANGE < variance < IN_RANGE
+            if 1 / FAR < variance < FAR  # so that squares neither overflow nor underflow
             else alone(values[:, j])
             for j, variance in enumerate(variances)
         ]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,10 +39,12 @@ class Regularizer(ABC):
     an example.
     """
 
+    _targets: ClassVar[tuple[str, ...]] = ()  # names of the attributes in units of the expectations
+
     @property
     def size(self) -> int | None:
         """Number of coordinates; None for any number."""
-        return None
+        return common_size([size_of(getattr(self, name)) for name in self._targets], " and ".join(self._targets))
 
     @property
     def block_size(self) -> int | None:
@@ -119,7 +122,12 @@ class Regularizer(ABC):
 
         Targets are shifted instead of x, which preserves digits far from zero.
         """
-        return self._affine(offset=-np.asarray(by, dtype=np.float64))
+        if not self._targets:
+            return self._affine(offset=-np.asarray(by, dtype=np.float64))
+        moved = copy(self)
+        for name in self._targets:
+            setattr(moved, name, getattr(self, name) + np.asarray(by))
+        return moved
 
     def reflect(self, about: ArrayLike = 0.0) -> Regularizer:
         """Return ``g(about - x)``, for instance a hinge on values below a bound."""

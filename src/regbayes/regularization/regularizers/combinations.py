@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import block_diag
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
-from regbayes.regularization.dual_forms import BoxDual, SimplexDual, add, dot, join_boxes
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual, add, dot
 from regbayes.regularization.regularizers.base import (
     TINY_STEP,
     Atom,
@@ -101,17 +100,6 @@ class Sum(Regularizer):
     def atoms(self, size: int) -> list[Atom]:
         return [atom for part in self.parts for atom in part.atoms(size)]
 
-    def shift(self, by: float | Floats) -> Sum:
-        return Sum([part.shift(by) for part in self.parts])
-
-    def domain(self, size: int) -> tuple[Floats, Floats]:
-        ends = [part.domain(size) for part in self.parts]
-        return np.max([low for low, _ in ends], axis=0), np.min([high for _, high in ends], axis=0)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        least: Floats = np.min([part.slack(x) for part in self.parts], axis=0)
-        return least
-
 
 def _share_out(stack: Stack, x: Floats, step: Floats, start: Floats) -> Floats:
     """Split ``(x - prox(x)) / step`` among the atoms; return the stacked shares."""
@@ -173,16 +161,6 @@ class Separable(Regularizer):
         runs = zip(self.parts, self._split(x), steps, strict=True)
         return np.concatenate([part.prox(run, t) for part, run, t in runs])
 
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        x = as_floats(x)
-        steps = self._split(np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape))
-        runs = zip(self.parts, self._split(x), steps, strict=True)
-        blocks = [block for part, run, t in runs for block in part.prox_jacobian(run, t)]
-        return np.stack(blocks) if self.block_size == 1 else np.asarray(block_diag(*blocks))[None]
-
-    def dual_form(self, size: int) -> BoxDual | None:
-        return join_boxes([part.dual_form(n) for part, n in zip(self.parts, self.sizes, strict=True)])
-
     def clip_dual(self, u: Floats) -> Floats:
         return np.concatenate([part.clip_dual(run) for part, run in zip(self.parts, self._split(u), strict=True)])
 
@@ -193,22 +171,6 @@ class Separable(Regularizer):
             for part, n, start in zip(self.parts, self.sizes, starts[:-1], strict=True)
             for atom in part.atoms(n)
         ]
-
-    def dual_start(self, size: int) -> Floats:
-        return np.concatenate([part.dual_start(n) for part, n in zip(self.parts, self.sizes, strict=True)])
-
-    def shift(self, by: float | Floats) -> Separable:
-        runs = self._split(np.broadcast_to(by, self.size))
-        return Separable([part.shift(run) for part, run in zip(self.parts, runs, strict=True)], self.sizes)
-
-    def domain(self, size: int) -> tuple[Floats, Floats]:
-        ends = [part.domain(n) for part, n in zip(self.parts, self.sizes, strict=True)]
-        return np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return np.concatenate(
-            [part.slack(run) for part, run in zip(self.parts, self._split(as_floats(x)), strict=True)]
-        )
 
 
 @final
@@ -302,7 +264,7 @@ class Affine(Regularizer):
 
     def shift(self, by: float | Floats) -> Affine:
         by = np.asarray(by, dtype=np.float64)
-        if type(self.regularizer).shift is Regularizer.shift:  # it has no target to shift
+        if type(self.regularizer).shift is Regularizer.shift and not self.regularizer._targets:
             return Affine(self.regularizer, self.factor, self.scale, self.offset - self.scale * by)
         return Affine(self.regularizer.shift(self.scale * by - self.offset), self.factor, self.scale)
 

@@ -213,6 +213,8 @@ class EpsilonInsensitive(DualFormRegularizer):
         2 penalizes the squared violation.
     """
 
+    _targets = ("target",)
+
     def __init__(self, target: ArrayLike, epsilon: float = 0.0, C: ArrayLike = 1.0, power: float = 1.0) -> None:
         self.target = check_target("target", target)
         self.epsilon = check_positive("epsilon", epsilon, allow_zero=True)
@@ -229,6 +231,3 @@ class EpsilonInsensitive(DualFormRegularizer):
     def dual_form(self, size: int) -> BoxDual:
         target, C = (np.broadcast_to(values, size).astype(np.float64) for values in (self.target, self.C))
         return tube_form(target, self.epsilon, C, self.power != 1)
-
-    def shift(self, by: float | Floats) -> EpsilonInsensitive:
-        return EpsilonInsensitive(self.target + by, self.epsilon, self.C, self.power)

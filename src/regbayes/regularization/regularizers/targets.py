@@ -17,34 +17,21 @@ from regbayes.regularization.regularizers.base import (
     as_floats,
     check_positive,
     check_target,
-    common_size,
     diagonal_blocks,
     hard_excess,
     like,
-    size_of,
 )
 
 KEEP_OFF = 0.1  # fraction of the distance to the end of a logarithm's domain that a model step keeps
 DUAL_NORM = {1: np.inf, 2: 2, np.inf: 1}
 
 
-class _Targeted(Regularizer):
-    """A penalty on the distance from a target."""
-
-    target: Floats
-
-    @property
-    def size(self) -> int | None:
-        return size_of(self.target)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return -np.abs(as_floats(x) - self.target).astype(np.float64)
-
-
 @final
 @persistable
-class Equal(_Targeted, DualFormRegularizer):
+class Equal(DualFormRegularizer):
     """Hard ``x == target``."""
+
+    _targets = ("target",)
 
     def __init__(self, target: ArrayLike) -> None:
         self.target = check_target("target", target)
@@ -52,22 +39,14 @@ class Equal(_Targeted, DualFormRegularizer):
     def dual_form(self, size: int) -> BoxDual:
         return BoxDual.of(size, self.target, self.target)
 
-    def shift(self, by: float | Floats) -> Equal:
-        return Equal(self.target + by)
-
 
 class _Bound(DualFormRegularizer):
     """A bound on one side."""
 
+    _targets = ("bound",)
+
     def __init__(self, bound: ArrayLike) -> None:
         self.bound = check_target("bound", bound)
-
-    @property
-    def size(self) -> int | None:
-        return size_of(self.bound)
-
-    def shift(self, by: ArrayLike) -> Regularizer:
-        return type(self)(self.bound + np.asarray(by))
 
 
 @final
@@ -99,21 +78,16 @@ class Interval(DualFormRegularizer):
         Bounds, ``low <= high``.
     """
 
+    _targets = ("low", "high")
+
     def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
         self.low, self.high = check_target("low", low), check_target("high", high)
-        common_size([size_of(self.low), size_of(self.high)], "low and high")
+        _ = self.size  # validates
         if np.any(self.low > self.high):
             raise ValueError(f"low must not exceed high, got {low!r} and {high!r}")
 
-    @property
-    def size(self) -> int | None:
-        return common_size([size_of(self.low), size_of(self.high)], "low and high")
-
     def dual_form(self, size: int) -> BoxDual:
         return BoxDual.of(size, self.low, self.high)
-
-    def shift(self, by: float | Floats) -> Interval:
-        return Interval(self.low + by, self.high + by)
 
 
 @final
@@ -133,6 +107,8 @@ class Ball(Regularizer):
         Penalty per unit outside the ball; inf is the hard ball.
     """
 
+    _targets = ("target",)
+
     def __init__(self, target: ArrayLike, radius: float, norm: float = 2, C: float = np.inf) -> None:
         self.target = check_target("target", target)
         self.radius = check_positive("radius", radius, allow_zero=True)
@@ -140,10 +116,6 @@ class Ball(Regularizer):
             raise ValueError(f"norm must be 1, 2 or inf, got {norm!r}")
         self.norm = norm
         self.C = check_positive("C", C, allow_inf=True)
-
-    @property
-    def size(self) -> int | None:
-        return size_of(self.target)
 
     @property
     def block_size(self) -> int | None:
@@ -201,9 +173,6 @@ class Ball(Regularizer):
         low, high = self.target - self.radius, self.target + self.radius
         return BoxDual.of(size, low, high, lower=-self.C, upper=self.C)
 
-    def shift(self, by: float | Floats) -> Ball:
-        return Ball(self.target + by, self.radius, self.norm, self.C)
-
     def rescale(self, scale: Floats) -> Ball:
         factor = float(scale[0])
         return Ball(self.target / factor, self.radius / factor, self.norm, self.C * factor)
@@ -215,8 +184,10 @@ class Ball(Regularizer):
 
 @final
 @persistable
-class Ridge(_Targeted, DualFormRegularizer):
+class Ridge(DualFormRegularizer):
     """Quadratic penalty ``||x - target||^2 / (2 scale)``, stronger for a small scale."""
+
+    _targets = ("target",)
 
     def __init__(self, target: ArrayLike, scale: float = 1.0) -> None:
         self.target = check_target("target", target)
@@ -225,11 +196,8 @@ class Ridge(_Targeted, DualFormRegularizer):
     def dual_form(self, size: int) -> BoxDual:
         return BoxDual.of(size, self.target, self.target, ridge=self.scale)
 
-    def shift(self, by: float | Floats) -> Ridge:
-        return Ridge(self.target + by, self.scale)
 
-
-class _Divergence(_Targeted):
+class _Divergence(Regularizer):
     """Divergence ``weight sum_i target_i log(target_i / x_i) + slope (x_i - target_i)``."""
 
     _slope: ClassVar[float]
@@ -243,6 +211,9 @@ class _Divergence(_Targeted):
     @property
     def size(self) -> int | None:
         return self.target.size
+
+    def slack(self, x: ArrayLike) -> Floats:
+        return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
     @property
     def _used(self) -> Flags:
@@ -295,7 +266,8 @@ class _Divergence(_Targeted):
         if np.isinf(self.value(x)) or np.isinf(self.conjugate(u)):
             return np.inf
         known = self.weight * self.target[used]
-        return float(known @ _excess(room[used] * x[used] / known) + room[~used] @ x[~used])
+        away = room[used] * x[used] / known - 1
+        return float(known @ np.maximum(away - np.log1p(away), 0.0) + room[~used] @ x[~used])
 
 
 @final
@@ -329,12 +301,6 @@ class GeneralizedKL(_Divergence):
     """
 
     _slope = 1.0
-
-
-def _excess(ratio: Floats) -> Floats:
-    """Return ``r - 1 - log r``, nonnegative."""
-    away = ratio - 1
-    return np.maximum(away - np.log1p(away), 0.0)
 
 
 def _positive_root(b: Floats, c: Floats) -> Floats:
