@@ -353,14 +353,14 @@ def _newton(problem: QuadraticModel, v: Floats, residual: float, tol: float) -> 
     best, best_residual, since_best = v, residual, 0
     if problem.hessian is None:
         return best, best_residual
-    while since_best <= DETOUR and not problem.solved(best, best_residual, tol):
+    while since_best <= DETOUR and best_residual > 0:
         forward = v - problem.gradient(v)
         v = problem.forward_backward(v + _newton_direction(problem, forward, problem.prox(forward, 1.0) - v))
         residual, since_best = problem.residual(v), since_best + 1
-        if not residual < np.inf:
-            break
         if residual < 0.5 * best_residual:
             best, best_residual, since_best = v, residual, 0
+        elif problem.solved(best, best_residual, tol) or not residual < np.inf:
+            break
     return best, best_residual
 
 

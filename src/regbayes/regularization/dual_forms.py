@@ -182,10 +182,6 @@ class SimplexDual:
         """Number of coordinates of a row."""
         return int(self.linear.shape[1])
 
-    def take(self, rows: Any) -> SimplexDual:
-        """Return the conjugate of some rows."""
-        return SimplexDual(self.linear, self.row[rows], self.total[rows], self.ridge[rows])
-
     @property
     def _is_out(self) -> Flags:
         return (self.total == 0) | np.isinf(self.ridge)
@@ -207,14 +203,6 @@ class SimplexDual:
         if np.any(rows < 0) or np.any(off) or np.any(sums[self._is_out] > 0):
             return np.inf
         return add(0.5 * dot(np.where(fixed, 0.0, self.ridge), sums**2), dot(rows, self.linear[self.row]))
-
-    def derivatives(self, x: Floats) -> Floats:
-        """Return a subgradient of each row's g at x (n, classes)."""
-        against = x - self.linear[self.row]
-        largest = np.argmax(against, axis=1)
-        found = np.zeros_like(against)
-        np.put_along_axis(found, largest[:, None], self._weights(against.max(axis=1))[:, None], axis=1)
-        return found
 
     def values(self, x: Floats) -> Floats:
         """Return g of each row of x, (n, classes) or (n * classes,), shape (n,)."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import block_diag
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
@@ -100,6 +101,10 @@ class Sum(Regularizer):
     def atoms(self, size: int) -> list[Atom]:
         return [atom for part in self.parts for atom in part.atoms(size)]
 
+    def slack(self, x: ArrayLike) -> Floats:
+        least: Floats = np.min([part.slack(x) for part in self.parts], axis=0)
+        return least
+
 
 def _share_out(stack: Stack, x: Floats, step: Floats, start: Floats) -> Floats:
     """Split ``(x - prox(x)) / step`` among the atoms; return the stacked shares."""
@@ -161,6 +166,13 @@ class Separable(Regularizer):
         runs = zip(self.parts, self._split(x), steps, strict=True)
         return np.concatenate([part.prox(run, t) for part, run, t in runs])
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x)
+        steps = self._split(np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape))
+        runs = zip(self.parts, self._split(x), steps, strict=True)
+        blocks = [block for part, run, t in runs for block in part.prox_jacobian(run, t)]
+        return np.stack(blocks) if self.block_size == 1 else np.asarray(block_diag(*blocks))[None]
+
     def clip_dual(self, u: Floats) -> Floats:
         return np.concatenate([part.clip_dual(run) for part, run in zip(self.parts, self._split(u), strict=True)])
 
@@ -171,6 +183,11 @@ class Separable(Regularizer):
             for part, n, start in zip(self.parts, self.sizes, starts[:-1], strict=True)
             for atom in part.atoms(n)
         ]
+
+    def slack(self, x: ArrayLike) -> Floats:
+        return np.concatenate(
+            [part.slack(run) for part, run in zip(self.parts, self._split(as_floats(x)), strict=True)]
+        )
 
 
 @final
