@@ -96,7 +96,8 @@ class Plan:
         Every setting is validated by the estimator's own constraints.
         """
         ParameterGrid(dict(grid))  # raises an error unless all values are lists with entries
-        others, ends, warm_start = [name for name in grid if name != along], [{}], None
+        others, warm_start = [name for name in grid if name != along], None
+        ends: list[Setting] = [{}]
         if along is not None:
             if along not in grid:
                 raise ValueError(f"along={along!r} must be one of the searched parameters: {', '.join(grid)}.")
@@ -243,7 +244,7 @@ def _collect_records(folder: str) -> Iterator[FoldRecord]:
         yield record
 
 
-def list_jobs(plan: Plan, done: Records) -> list[tuple[int, Sequence[Setting], Sequence[bool]]]:
+def list_jobs(plan: Plan, done: Records) -> list[tuple[int, Sequence[Setting], list[bool]]]:
     """Return fold, settings, and whether to record them, for each path up to its last setting without a record."""
     jobs = []
     for path in plan.paths:
@@ -412,7 +413,7 @@ def find_edges(results: Mapping[str, Any], best: int, score: str, names: Iterabl
         others = np.array([not is_number(other) or other != value for other in values])
         if mean[others].max() >= mean[best]:
             continue
-        end, last, before = ("smallest", *numbers[:2]) if value == numbers[0] else ("largest", *numbers[:-3:-1])
+        end, (last, before) = ("smallest", numbers[:2]) if value == numbers[0] else ("largest", numbers[:-3:-1])
         positive = min(last, before) > 0
         further = float(f"{last * last / before if positive else 2 * last - before:.2g}")
         if not isinstance(value, float):

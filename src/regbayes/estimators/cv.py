@@ -226,7 +226,7 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
             check_labels(targets[scored])
         else:
             observed = ~find_missing(targets) & (True if unlabeled is None else targets != unlabeled)
-            scored = observed.reshape(len(rows), -1).any(axis=1)
+            scored = np.asarray(observed.reshape(len(rows), -1).any(axis=1))
         if weights is not None:
             scored = scored & (weights > 0)
         cv = self.cv
@@ -339,7 +339,7 @@ class TaskSearch(ModelSearch):
     __metadata_request__score: ClassVar[dict[str, Any]] = {"task": None, "sample_weight": None}
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(  # type: ignore[override] # `task` is third, as in the model
+    def fit(  # `task` is third, as in the model
         self,
         X: ArrayLike,
         y: ArrayLike,

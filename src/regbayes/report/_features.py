@@ -235,14 +235,10 @@ def _separation(values: Floats, outcomes: Outcomes) -> tuple[Floats, list[str]]:
 def _explain_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
     if len(x) < 2:
         return np.zeros(x.shape[1])
-    centred = x - x.mean(axis=0)
+    basis = target[:, None] == np.unique(target) if kind == "classes" else (target - target.mean())[:, None]
+    centred, lengths = x - x.mean(axis=0), np.sum(basis.astype(float) ** 2, axis=0)
     total = np.sum(centred**2, axis=0)
-    if kind == "classes":
-        means = [(np.sum(target == c), centred[target == c].mean(axis=0)) for c in np.unique(target)]
-        explained = np.sum([n * mean**2 for n, mean in means], axis=0)
-    else:
-        apart = target - target.mean()
-        explained = (apart @ centred) ** 2 / (np.sum(apart**2) or 1.0)
+    explained = np.sum((basis.T @ centred) ** 2 / np.where(lengths > 0, lengths, 1.0)[:, None], axis=0)
     return np.asarray(np.divide(explained, total, out=np.zeros_like(total), where=total > 0))
 
 
@@ -251,10 +247,9 @@ def _histograms(values: Floats, *, unit: bool, shares: bool) -> tuple[Integers, 
     counts, limits = [], []
     for column in values.T:
         low, high = (0.0, 1.0) if unit and not shares else (0.0 if shares else float(column.min()), float(column.max()))
-        if low == high:
-            low, high = low - 0.5, high + 0.5
-        counts.append(np.histogram(column, bins=LIMITS.bins, range=(low, high))[0])
-        limits.append((low, high))
+        found, edges = np.histogram(column, bins=LIMITS.bins, range=(low, high))
+        counts.append(found)
+        limits.append((edges[0], edges[-1]))
     return np.array(counts, dtype=np.int64).reshape(-1, LIMITS.bins), np.array(limits).reshape(-1, 2)
 
 

@@ -54,7 +54,8 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
         if said := vars(node).get("_interruption"):
             interruptions.append(said)
         if isinstance(node, Pipeline):
-            place = _latent_step(node)
+            last = len(node) - 1
+            place = next((place for place in range(last, -1, -1) if _has_latent(node[place])), last)
             if place > 0:
                 steps.append(node[:place])
                 X = steps[-1].transform(X)
@@ -62,9 +63,9 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
                     names = [str(name) for name in steps[-1].get_feature_names_out()]
                 except (AttributeError, ValueError, TypeError):  # a step does not support output names
                     names = None
-                answering = node[place] if place == len(node) - 1 else node[place:]
-            if place < len(node) - 1:
-                head = node[-1] if place == len(node) - 2 else False
+                answering = node[place] if place == last else node[place:]
+            if place < last:
+                head = node[-1] if place == last - 1 else False
             node = node[place]
         elif hasattr(node, "best_estimator_"):
             node = node.best_estimator_
@@ -81,14 +82,10 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
     return LatentModel(node, node if head is None else head, X, names, tuple(steps), answering, tuple(interruptions))
 
 
-def _latent_step(pipeline: Pipeline) -> int:
-    """Return the index of the last step with latent features, or of the last step."""
-    for place in range(len(pipeline) - 1, -1, -1):
-        step = pipeline[place]
-        inner = getattr(step, "best_estimator_", getattr(step, "estimator_", step))
-        if hasattr(inner, "components_") or isinstance(inner, Pipeline):
-            return place
-    return len(pipeline) - 1
+def _has_latent(step: Any) -> bool:
+    """Whether a step of a pipeline has latent features."""
+    inner = getattr(step, "best_estimator_", getattr(step, "estimator_", step))
+    return hasattr(inner, "components_") or isinstance(inner, Pipeline)
 
 
 def respond(estimator: Any, method: str, X: Any, task: Any) -> Any:

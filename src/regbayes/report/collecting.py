@@ -25,6 +25,7 @@ from regbayes.report.data import (
     LIMITS,
     Comparison,
     Effects,
+    Features,
     History,
     Kind,
     Level,
@@ -162,7 +163,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         model=Model(
             name=_name_model(estimator, latent.model),
             settings=tuple(_settings(latent.model)),
-            facts=tuple(_facts(latent.model)),
+            facts=tuple(_facts(latent.model, features)),
             **_collect_scores(estimator, latent, values, outcomes, scores or {}),
             sample="cross-validated" if fitted_to and not own_predictions else sample,
             n_rows=len(values),
@@ -256,10 +257,8 @@ def _scores_by_task(latent: LatentModel, outcomes: Outcomes, scores: Floats) -> 
     if scores.shape[1] != len(fitted):
         return None
     if outcomes.layout != "ragged":
-        return scores if len(fitted) == len(outcomes.task_names) else None
-    if not set(outcomes.task_names) <= set(fitted):
-        return None
-    return scores[:, [fitted.index(name) for name in outcomes.task_names]]
+        return scores
+    return scores[:, [fitted.index(name) for name in outcomes.task_names if name in fitted]]
 
 
 # --- Model summary
@@ -299,11 +298,9 @@ def _name_model(estimator: Any, model: Any) -> str:
     return own if estimator is model else f"{own} in {type(estimator).__name__}"
 
 
-def _facts(model: Any) -> list[tuple[str, str]]:
+def _facts(model: Any, features: Features) -> list[tuple[str, str]]:
     """Return names and values of facts about the fit."""
-    noun = "topics" if hasattr(model, "top_words") else "features"
-    n_in_use = np.count_nonzero(np.any(np.asarray(model.components_) != 0, axis=1))
-    facts = [(f"{noun} in use", f"{n_in_use} of {getattr(model, 'n_components', len(model.components_))}")]
+    facts = [(f"{features.noun}s in use", f"{features.n_in_use} of {features.n_components}")]
     if hasattr(model, "slab"):
         kinds = {None: "probabilities", "half-normal": "sparse nonnegative values", "normal": "sparse values"}
         facts.append(("features", kinds[model.slab]))

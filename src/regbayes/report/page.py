@@ -39,6 +39,7 @@ SCRIPTS = (
 )
 STYLES = ("base.css", "explorer.css", "charts.css", "screens.css")
 DIGITS = 5  # significant digits of numbers in the report
+INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}  # JSON strings cannot close an HTML element
 
 
 def render(data: ReportData) -> str:
@@ -63,7 +64,7 @@ def render(data: ReportData) -> str:
         "title": html.escape(str(data.title)),
         "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'",
         "style": style,
-        "data": _inert(json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
+        "data": json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(INERT),
         "script": script,
     }
     # A single pass does not replace placeholders inside inserted text.
@@ -99,9 +100,8 @@ def write_report(
     >>> write_report(model, X[1::2], y[1::2], "digits.html", image_shape=(8, 8)).name
     'digits.html'
     """
-    text = render(collect(estimator, X, y, **options))
     place = Path(path)
-    place.write_text(text, encoding="utf-8")
+    place.write_text(render(collect(estimator, X, y, **options)), encoding="utf-8")
     return place
 
 
@@ -124,13 +124,6 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
-def _inert(text: str) -> str:
-    """Escape JSON so that its strings cannot close the enclosing HTML element."""
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
 def _plain(value: Any) -> Any:
     """Convert a value for JSON: round numbers, replace NaN by null and encode images as base64."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -146,9 +139,4 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
-    return _whole(str(value))
-
-
-def _whole(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return str(value).encode("utf-8", "replace").decode("utf-8")  # UTF-8 cannot encode lone surrogates

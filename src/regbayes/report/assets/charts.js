@@ -158,7 +158,7 @@ function histogram(counts, [low, high], mean, label) {
   });
 }
 
-// One bar for each feature that there could be, the most used first.
+// Predicted against observed numbers, with the line on which both are equal.
 function scatter(observed, predicted, label) {
   const both = [...observed, ...predicted];
   const [low, high] = [Math.min(...both), Math.max(...both)];

@@ -227,7 +227,7 @@ function build() {
     settingsSection(data),
     guideSection(data),
   ].filter(Boolean);
-  const short = { comparison: 'Comparison', count: 'How many', guide: 'Guide' };
+  const short = { comparison: 'Comparison', guide: 'Guide' };
   const link = (node) => h('a', { href: '#' + node.id }, short[node.id] ?? node.querySelector('h2').textContent);
   document.getElementById('nav').append(...sections.map(link));
   const footer = h(
