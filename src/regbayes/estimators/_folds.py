@@ -13,8 +13,6 @@ from regbayes._types import Integers
 from regbayes.estimators._search import Fold
 from regbayes.estimators._task_bases import Targets
 
-DEFAULT_FOLDS = 5
-
 
 def split_rows(cv: Any, rows: Integers, y: NDArray[Any]) -> Iterator[Fold]:
     """Yield folds of some rows by a splitter; folds from an iterable are restricted to these rows."""
@@ -40,7 +38,7 @@ def multitask_folds(
     if len(rows) == len(targets.rows):
         strata[rows] = kinds[first]
     if cv is None or isinstance(cv, Integral):
-        cv = _random_folds(DEFAULT_FOLDS if cv is None else int(cv), rows, strata[rows], random)
+        cv = _random_folds(5 if cv is None else int(cv), rows, strata[rows], random)
     for train, test in split_rows(cv, rows, strata):
         in_test = np.zeros(n_rows, dtype=bool)
         in_test[test] = True

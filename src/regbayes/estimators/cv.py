@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.model_selection import KFold, StratifiedKFold
-from sklearn.utils import check_random_state, indexable
+from sklearn.utils import check_random_state, get_tags, indexable
 from sklearn.utils.validation import _check_y, _num_samples
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.estimators._arrays import bring_here, refuse_elsewhere
 from regbayes.estimators._bases import check_labels, find_labeled, find_missing, row_weights
-from regbayes.estimators._folds import DEFAULT_FOLDS, multitask_folds, split_rows
+from regbayes.estimators._folds import multitask_folds, split_rows
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._search import Fold, Plan, resolve_scorers, share_metadata
 from regbayes.estimators._task_bases import read_targets
@@ -33,7 +33,7 @@ from regbayes.estimators.ilsvm import ILSVMClassifier
 from regbayes.estimators.ilsvm_regressor import ILSVMRegressor
 from regbayes.estimators.medlda import MedLDAClassifier, MedLDARegressor
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.estimators.path_search import NOT_SAVED, BaseSearch, OnResult, copy_tags
+from regbayes.estimators.path_search import NOT_SAVED, BaseSearch, OnResult
 from regbayes.estimators.search_records import FoldRecord
 
 SEARCH_PARAMETERS = {"cv": None, "scoring": None, "random_state": None, "n_jobs": None, "verbose": 0}
@@ -233,7 +233,7 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         if cv is None or isinstance(cv, Integral):
             seed = random.randint(np.iinfo(np.int32).max) if self._shuffled else None
             kind = StratifiedKFold if of_classes else KFold
-            cv = kind(cv or DEFAULT_FOLDS, shuffle=self._shuffled, random_state=seed)
+            cv = kind(cv or 5, shuffle=self._shuffled, random_state=seed)
         rest = np.flatnonzero(~scored)
         found = split_rows(cv, np.flatnonzero(scored), targets)
         return [(np.sort(np.concatenate([train, rest])), test) for train, test in found]
@@ -253,7 +253,7 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         return self.best_estimator_._n_features_out
 
     def __sklearn_tags__(self) -> Any:
-        return copy_tags(super().__sklearn_tags__(), self._model())
+        return get_tags(self._model())
 
 
 class LatentSearch(ModelSearch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -56,16 +57,6 @@ def has_probabilities(search: Any) -> bool:
         return True
     calibrated = vars(search).get("calibration_") is not None or "cv_results_" not in vars(search)
     return calibrated and best_has("decision_function")(search) and is_classifier(search)
-
-
-def copy_tags(tags: Any, model: Any) -> Any:
-    """Return the tags of a search: its input and output are those of its model."""
-    inner = get_tags(model)
-    tags.estimator_type = inner.estimator_type
-    tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
-    tags.transformer_tags = inner.transformer_tags
-    tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
-    return tags
 
 
 class BaseSearch(Saveable, BaseEstimator):
@@ -422,4 +413,4 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         return self.fit(X, y, **given).transform(X)
 
     def __sklearn_tags__(self) -> Any:
-        return copy_tags(super().__sklearn_tags__(), self.estimator)
+        return replace(get_tags(self.estimator), array_api_support=False)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from regbayes._types import Floats, Integers
 from regbayes.report.data import LIMITS, Cell
 
-MAX_KINDS = 200  # text columns with more distinct values are not categories
 MISSING = "(missing)"
 
 Edit = tuple[int, Any, Any]  # column, indices of rows and their new values
@@ -94,7 +93,7 @@ class Columns:
     def categories(self, place: int) -> list[Any]:
         """Return the categories of a column by frequency, or none if there are too many."""
         counts = Counter(value for value in self.column(place).tolist() if value is not None)
-        if len(counts) > MAX_KINDS:
+        if len(counts) > LIMITS.distinct_texts:
             return []
         return sorted(counts, key=lambda value: (-counts[value], str(value)))[: LIMITS.categories]
 

@@ -33,7 +33,6 @@ MAX_CELLS = 200_000_000  # maximum number of values in these samples
 CHUNK_CELLS = 16_000_000
 MIN_AVERAGED = 12  # minimum number of samples in an average, if available
 CURVE_CELLS = 20_000_000  # maximum number of values in samples predicted for curves
-MAX_LISTED = 400_000  # maximum of inputs times outputs in the report
 
 Variant = tuple[int, Any]  # column and its new values
 
@@ -190,7 +189,7 @@ def _column_effects(predictor: Predictor, columns: Columns, image_shape: tuple[i
     whole = predictor(columns.take(_spread(len(columns), MAX_PREDICTED // n_all)))[:, 0]
     spread, n_outputs = whole.std(axis=0), whole.shape[1]
     strength = [-np.abs(one.size / np.where(spread > 0, spread, 1.0)).max() for one in of_each]
-    order = np.argsort(strength, kind="stable")[: max(1, MAX_LISTED // max(n_outputs, 1))].tolist()
+    order = np.argsort(strength, kind="stable")[: max(1, LIMITS.effects // max(n_outputs, 1))].tolist()
     listed, shown = [known[i] for i in order], [of_each[i] for i in order]
     grids, curves = [np.zeros(0)] * len(listed), [np.zeros((0, n_outputs))] * len(listed)
     if not linear and image_shape is None:

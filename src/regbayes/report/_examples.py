@@ -12,8 +12,6 @@ from regbayes._types import Floats, Integers
 from regbayes.report._outcomes import Outcomes, label_text
 from regbayes.report.data import LIMITS, Cell, Examples
 
-MAX_BYTES = 1_500_000  # maximum total size of the thumbnails
-
 
 class ExamplePool:
     """Set of the samples that parts of the report refer to."""
@@ -112,7 +110,7 @@ def thumbnails(rows: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return thumbnails of samples, scaled from black (minimum) to white (maximum)."""
     images = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
     n_values = len(images) * (shape[2] if len(shape) == 3 else 1)
-    images = shrunk(images, int(np.clip(np.sqrt(MAX_BYTES / max(n_values, 1)), 16, LIMITS.pixels)))
+    images = shrunk(images, int(np.clip(np.sqrt(LIMITS.thumbnail_bytes / max(n_values, 1)), 16, LIMITS.pixels)))
     if images.size == 0:
         return images.astype(np.uint8)
     low, high = np.nanpercentile(images, [0.5, 99.5])

@@ -44,10 +44,13 @@ class Limits:
     setting_characters: int = 90
     labels: int = 6  # labels shown for a sample
     categories: int = 20  # categories compared for a column
+    distinct_texts: int = 200  # distinct values of a text column with categories; free text has more
+    effects: int = 400_000  # inputs times outputs
     curves: int = 40  # inputs with a partial dependence curve
     curve_points: int = 13
     words: int = 60  # words with an effect
     pixels: int = 64  # longer side of an image
+    thumbnail_bytes: int = 1_500_000  # all thumbnails together
 
 
 LIMITS = Limits()
