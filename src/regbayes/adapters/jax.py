@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,16 +10,11 @@ import numpy as np
 
 from regbayes._extras import import_extra
 from regbayes._types import Floats, Reals
-from regbayes.adapters.model import OwnModel, RowBlock, call_encoder, call_in_turn
+from regbayes.adapters.model import Function, OwnModel, RowBlock, call_encoder, call_in_turn
 
 
 def from_jax(
-    encoder: Callable[..., Any],
-    generative_loss: Callable[..., Any],
-    params: Any,
-    *,
-    weight: float = 1.0,
-    prior: float | Callable[..., Any] = 0.0,
+    encoder: Function, generative_loss: Function, params: Any, *, weight: float = 1.0, prior: float | Function = 0.0
 ) -> JaxModel:
     """Create a joint model from JAX functions.
 
@@ -64,12 +58,7 @@ class JaxModel(OwnModel):
     """A joint model in JAX; create it with `from_jax`."""
 
     def __init__(
-        self,
-        encoder: Callable[..., Any],
-        generative_loss: Callable[..., Any],
-        params: Any,
-        weight: float,
-        prior: float | Callable[..., Any],
+        self, encoder: Function, generative_loss: Function, params: Any, weight: float, prior: float | Function
     ) -> None:
         import_extra("jax", "from_jax", "numpyro")
         import jax
@@ -166,7 +155,7 @@ class JaxModel(OwnModel):
         return total if by_features is None else total + (features * by_features).sum()
 
 
-def _takes_key(function: Callable[..., Any]) -> bool:
+def _takes_key(function: Function) -> bool:
     """Whether a function has an argument ``key``."""
     try:
         return "key" in inspect.signature(function).parameters

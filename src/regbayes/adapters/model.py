@@ -17,6 +17,7 @@ from regbayes._types import Floats, Reals
 from regbayes.engine import row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
 
+Function = Callable[..., Any]
 LEARNING_RATE = 1e-3  # length of the first step per parameter
 N_CHECKED = 8  # number of samples for testing an encoder before a fit
 TOLERANCE = 1e-3  # largest relative change of features that is attributed to float32 rounding
@@ -63,13 +64,7 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         Precision of a Gaussian prior on the parameters, or a function that returns the negative log prior.
     """
 
-    def __init__(
-        self,
-        encoder: Callable[..., Any],
-        generative_loss: Callable[..., Any],
-        weight: float,
-        prior: float | Callable[..., Any],
-    ) -> None:
+    def __init__(self, encoder: Function, generative_loss: Function, weight: float, prior: float | Function) -> None:
         for name, function in (("encoder", encoder), ("generative_loss", generative_loss)):
             if not callable(function):
                 raise TypeError(f"`{name}` must be callable; got {type(function).__name__}.")
@@ -224,7 +219,7 @@ def call_encoder(encoder: Callable[[Any], Any], rows: Any) -> tuple[Any, ...]:
     return encoded
 
 
-def call_in_turn(encoder: Callable[[Any], Any], loss: Callable[..., Any], rows: Any) -> tuple[Any, Any]:
+def call_in_turn(encoder: Callable[[Any], Any], loss: Function, rows: Any) -> tuple[Any, Any]:
     """Call the encoder, then the loss with its outputs; return features and losses."""
     encoded = call_encoder(encoder, rows)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,17 +13,13 @@ import numpy as np
 
 from regbayes._extras import import_extra
 from regbayes._types import Floats, Reals
-from regbayes.adapters.model import OwnModel, RowBlock, call_encoder, call_in_turn
+from regbayes.adapters.model import Function, OwnModel, RowBlock, call_encoder, call_in_turn
 
 _SWAPPING = threading.RLock()  # a module can have only one set of parameters at a time
 
 
 def from_torch(
-    encoder: Callable[..., Any],
-    generative_loss: Callable[..., Any],
-    *,
-    weight: float = 1.0,
-    prior: float | Callable[..., Any] = 0.0,
+    encoder: Function, generative_loss: Function, *, weight: float = 1.0, prior: float | Function = 0.0
 ) -> TorchModel:
     """Create a joint model from PyTorch modules or functions.
 
@@ -64,13 +60,7 @@ def from_torch(
 class TorchModel(OwnModel):
     """A joint model in PyTorch; create it with `from_torch`."""
 
-    def __init__(
-        self,
-        encoder: Callable[..., Any],
-        generative_loss: Callable[..., Any],
-        weight: float,
-        prior: float | Callable[..., Any],
-    ) -> None:
+    def __init__(self, encoder: Function, generative_loss: Function, weight: float, prior: float | Function) -> None:
         super().__init__(encoder, generative_loss, weight, prior)
         import_extra("torch", "from_torch", "torch")
         self._caller = _gather_modules(encoder, generative_loss, *([prior] if callable(prior) else []))
@@ -199,7 +189,7 @@ class TorchModel(OwnModel):
             torch.manual_seed(block.seed)
             return self._call_with(flat, call_in_turn, self.encoder, self.generative_loss, block.rows)
 
-    def _call_with(self, flat: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _call_with(self, flat: Any, function: Function, *arguments: Any) -> Any:
         """Call a function with temporary parameters and copies of buffers in the modules."""
         import torch
 
@@ -232,7 +222,7 @@ class TorchModel(OwnModel):
         return {name: part.view(p.shape) for (name, p), part in parts}
 
 
-def _gather_modules(*functions: Callable[..., Any]) -> Any:
+def _gather_modules(*functions: Function) -> Any:
     """Return a module that contains all modules that functions are, belong to or refer to."""
     import torch
 
@@ -245,7 +235,7 @@ def _gather_modules(*functions: Callable[..., Any]) -> Any:
     return gathered
 
 
-def _refer(function: Callable[..., Any]) -> list[Any]:
+def _refer(function: Function) -> list[Any]:
     """Return objects that a function is, belongs to or refers to, including attributes of non-modules."""
     if isinstance(function, partial):
         return [*_refer(function.func), *function.args, *function.keywords.values()]

@@ -306,8 +306,8 @@ class Decoder(Walk):
 
     def __init__(self, arrays: list[NDArray[Any]]) -> None:
         super().__init__("the object")
-        self._arrays = arrays
-        self._objects: list[Any] = []
+        self.arrays = arrays
+        self.objects: list[Any] = []  # decoded so far
         self._depth = 0
         self._filled = 0
 
@@ -347,15 +347,8 @@ class Decoder(Walk):
             raise self.malformed()
         return [self.decode_at((index,), node) for index, node in enumerate(nodes)]
 
-    def find_array(self, body: Node) -> NDArray[Any]:
-        """Return an array of the file by its number."""
-        return self._pick(self._arrays, body)
-
-    def find_object(self, body: Node) -> Any:
-        """Return an already decoded object; references to incomplete objects raise."""
-        return self._pick(self._objects, body)
-
-    def _pick(self, known: list[Any], number: Node) -> Any:
+    def pick(self, known: list[Any], number: Node) -> Any:
+        """Return an array or an already decoded object by its number."""
         if type(number) is not int or not 0 <= number < len(known):
             raise self.malformed()
         return known[number]
@@ -374,7 +367,7 @@ class Decoder(Walk):
                 registration.check(value)
             except Exception as error:  # attributes from a file may have any type and raise any exception
                 raise PersistenceError(f"{self.here} contradicts itself: {error}") from error
-        self._objects.append(value)
+        self.objects.append(value)
         self._filled += len(vars(value)) - len(state)
         if self._filled > MAX_VALUES:  # defaults need memory although they are not in the file
             raise self.malformed()
@@ -423,7 +416,7 @@ def _decode_scalar(decoder: Decoder, body: Node) -> Any:
 
 def _decode_sparse(decoder: Decoder, body: Node) -> Any:
     name, shape, *parts = body
-    data, indices, indptr = map(decoder.find_array, parts)
+    data, indices, indptr = (decoder.pick(decoder.arrays, part) for part in parts)
     # SciPy's compiled code does not check bounds, so invalid indices must raise here.
     if (indices.dtype.kind, indptr.dtype.kind) != ("i", "i") or data.dtype.kind not in "biufc":
         raise decoder.malformed()
@@ -447,7 +440,7 @@ _DECODERS: dict[str, Callable[[Decoder, Node], Any]] = {
     "slice": lambda decoder, body: slice(*decoder.decode_items(body)),
     "dict": _decode_dict,
     "items": _decode_items,
-    "array": Decoder.find_array,
+    "array": lambda decoder, body: decoder.pick(decoder.arrays, body),
     "objects": _decode_objects,
     "str": lambda _, body: np.str_("" + body),
     "scalar": _decode_scalar,
@@ -456,5 +449,5 @@ _DECODERS: dict[str, Callable[[Decoder, Node], Any]] = {
     "sparse": _decode_sparse,
     "enum": _decode_enum,
     "object": Decoder.decode_object,
-    "ref": Decoder.find_object,
+    "ref": lambda decoder, body: decoder.pick(decoder.objects, body),
 }

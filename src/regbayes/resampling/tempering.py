@@ -276,8 +276,6 @@ def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Temper
     last, pool = state.runs[-1], state.pool
     logs = -last.flat @ last.multipliers
     atoms = WeightedAtoms(last.flat, logs - logsumexp(logs))
-    spread = last.flat.std(axis=0)
-    atoms.unit = np.where(spread > 0, spread, atoms.unit)
     solution = solve_dual(atoms, problem.stack, watch=False)
     move = solution.multipliers - last.multipliers
     state = state.with_last(remaining_kl=0.5 * float(np.mean(((last.flat - last.expectation) @ move) ** 2)))
@@ -342,9 +340,6 @@ def plan_next(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Te
     if here.effective_size < policy.min_step_ess:
         return replace(state, plan=Plan(last.multipliers, min(2 * last.n_draws, problem.n_draws)))
     share = _find_share(pool, last.multipliers, away, policy)
-    if share == 1.0 and is_solved:  # the weights are reliable beyond the Newton step
-        away = solution.multipliers - last.multipliers
-        share = _find_share(pool, last.multipliers, away, policy)
     return replace(state, plan=Plan(last.multipliers + share * away, policy.short_draws))
 
 
