@@ -219,12 +219,8 @@ def test_fit_with_too_few_labels_raises(make):
         ({"margins": "posterior", "generative_weight": 0.0}, "`generative_weight` must be positive"),
         ({"unlabeled": [1, 2]}, r"unlabeled must be one value, .* got \[1, 2\]"),
         ({"temperature": 0.0}, "'temperature' parameter"),
-        ({"temperature": "hot"}, "'temperature' parameter"),
         ({"C": 0.0}, "'C' parameter"),
-        ({"n_components": 0}, "'n_components' parameter"),
-        ({"C": "cheap"}, "'C' parameter"),
         ({"loss": "log"}, "'loss' parameter"),
-        ({"multi_class": "ovo"}, "'multi_class' parameter"),
     ],
     ids=str,
 )
@@ -249,11 +245,6 @@ def test_invalid_parameter_raises(parameters, message):
 def test_search_checks_lists_before_fits(parameters, message):
     with pytest.raises(ValueError, match=message):
         ilsvm_cv(**parameters).fit(X, y)
-
-
-def test_very_high_temperature_warns():
-    with pytest.warns(ConvergenceWarning, match="No feature is in use.* Change `temperature`"):
-        ilsvm(temperature=1e9).fit(X, y)
 
 
 @pytest.mark.parametrize("parameters", [{"C": 1e-8}, {"C": 1e6}, {"temperature": 1e-4}, {"alpha": 1e3}], ids=str)

@@ -22,14 +22,6 @@ X, y = digits()
 # --- costs and weights
 
 
-def test_higher_cost_reduces_errors():
-    X, y = overlapping()
-    dear = 1.0 - np.eye(3)
-    dear[0, 1] = 8.0
-    errors = [np.sum((y == 0) & (ilsvm(cost=cost).fit(X, y).predict(X) == 1)) for cost in (None, dear)]
-    assert errors[1] < 0.5 * errors[0]
-
-
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_cost_and_class_weight_match_cvxpy(loss):
     """CVXPY finds no better classifier on the same features."""
@@ -55,12 +47,6 @@ def test_unit_cost_is_the_default():
     np.testing.assert_array_equal(
         ilsvm(cost=1.0 - np.eye(4)).fit(X, y).coef_features_, ilsvm().fit(X, y).coef_features_
     )
-
-
-def test_higher_class_weight_is_predicted_more_often():
-    X, y = overlapping()
-    shares = [np.mean(ilsvm(class_weight=weight).fit(X, y).predict(X) == 1) for weight in (None, {1: 5.0})]
-    assert shares[1] > shares[0] + 0.1
 
 
 def test_balanced_class_weight_matches_formula():
@@ -92,11 +78,6 @@ def test_unlabeled_samples_affect_features_but_add_no_class():
     assert by_number.embedding_.shape == (len(X), by_number.n_components_)
     alone = ilsvm().fit(X[~hidden], y[~hidden])
     assert not np.allclose(alone.components_, by_number.components_)
-
-
-def test_without_unlabeled_every_value_is_a_class():
-    labels = np.where(y == 0, -1, y)
-    np.testing.assert_array_equal(ilsvm(max_iter=2).fit(X, labels).classes_, [-1, 1, 2, 3])
 
 
 def test_transductive_fit_increases_margins_of_unlabeled():
@@ -194,11 +175,6 @@ def test_auto_generative_weight_drops_with_unlabeled_share():
     auto = ilsvm(unlabeled=-1).fit(X, hidden)
     by_hand = ilsvm(unlabeled=-1, generative_weight=0.03 * 0.25**0.75).fit(X, hidden)
     np.testing.assert_allclose(by_hand.components_, auto.components_, rtol=1e-6, atol=1e-8)
-
-
-def test_given_variances_are_kept():
-    given = ilsvm(noise_variance=9.0, prior_variance=4.0).fit(X, y)
-    assert (given.noise_variance_, given.prior_variance_) == (9.0, 4.0)
 
 
 def test_estimated_variances_improve_score():

@@ -341,6 +341,22 @@ class LatentTasks(LatentModel):
             shared = -1 - self._outputs.groups[:n_outputs]  # an unseen task has the common score of its class's group
             return decision(rows, self._state, np.where(codes[:, None] >= 0, own, shared)), codes
 
+    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
+        """Return predicted classes or numbers, (n_samples, n_tasks) after ``fit(X, Y)`` or (n_samples,).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        task : array-like of shape (n_samples,), default=None
+            The task of each sample, if ``fit`` received ``task``.
+        """
+        predictions: NDArray[Any] = answer_beside(self._predictions(X, task), X)
+        return predictions
+
+    def _predictions(self, X: ArrayLike, task: ArrayLike | None) -> NDArray[Any]:
+        """Return predictions in host memory."""
+        raise NotImplementedError
+
     def transform(self, X: ArrayLike) -> Floats:
         """Return the latent features in use, shape ``(n_samples, n_components_)``.
 
@@ -508,18 +524,10 @@ class MultiTaskILSVMClassifier(ClassifierMixin, LatentTasks):
         layout: Layout = "matrix" if self._layout == "matrix" else "single"  # with ``task`` a sample has one prediction
         return scores_of_tasks(scores, layout, self._outputs)
 
-    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
-        """Return classes, (n_samples, n_tasks) after ``fit(X, Y)`` or (n_samples,).
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` received ``task``.
-        """
+    def _predictions(self, X: ArrayLike, task: ArrayLike | None) -> NDArray[Any]:
         scores = self._decide(X, task)
         classes = self.classes_ if isinstance(self.classes_, list) else to_host(self.classes_)
-        return answer_beside(labels_of_tasks(scores, self._layout, classes), X)
+        return labels_of_tasks(scores, self._layout, classes)
 
     def score(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
@@ -651,21 +659,13 @@ class MultiTaskILSVMRegressor(RegressorMixin, LatentTasks):
         outputs = observe_numbers(nothing, nothing, np.zeros(0), n_tasks)[1]
         return fill_matrix(map(observe, range(n_tasks)), n_tasks, n_rows, numbers=True), outputs
 
-    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
-        """Return predictions, (n_samples, n_tasks) after ``fit(X, Y)`` or (n_samples,).
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` received ``task``.
-        """
+    def _predictions(self, X: ArrayLike, task: ArrayLike | None) -> Floats:
         scores, tasks = self._score_rows(X, task)
         scale, mean = to_host(self.target_scale_), to_host(self.target_mean_)
         if self._layout == "matrix":
-            return answer_beside(scores * scale + mean, X)
+            return scores * scale + mean
         # An unseen task, -1, uses the scale of the last task: unseen tasks require one scale for all.
-        return answer_beside(scores[:, 0] * scale[tasks] + mean[tasks], X)
+        return scores[:, 0] * scale[tasks] + mean[tasks]
 
     def score(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
