@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.callback import CallbackSupportMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state, compute_class_weight
 from sklearn.utils._missing import is_scalar_nan
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
@@ -44,7 +44,7 @@ from regbayes.estimators._arrays import (
     working_on,
 )
 from regbayes.estimators.checkpoint import Checkpoint
-from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of, to_host
+from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, take_rows, to_host
 from regbayes.kernels.device_memory import within_memory
 from regbayes.margins.targets import zero_one_cost
 
@@ -113,8 +113,6 @@ def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
         return None
     given, rows = bring_beside(sample_weight, X, "sample_weight"), X if is_plain(X) else np.empty((X.shape[0], 0))
     weights = _check_sample_weight(given, rows, dtype=np.float64, ensure_non_negative=True)
-    if not np.any(weights > 0):
-        raise ValueError("sample_weight must be positive for some row: all of them are zero")
     check_total_weight(weights)
     return None if np.all(weights == 1.0) else weights
 
@@ -125,16 +123,16 @@ def check_total_weight(weights: Floats) -> None:
         raise ValueError(f"sample_weight must have a sum of at most {MAX_COUNT:g}; got {weights.sum():g}")
 
 
-def drop_weightless(X: Floats, y: Any, sample_weight: Any) -> tuple[Floats, Any, Floats | None]:
-    """Return the samples with nonzero weight, their labels and weights; the weights are None if all are 1."""
-    weights = None if sample_weight is None else row_weights(sample_weight, X)
+def drop_weightless(X: Floats, sample_weight: Any, *given: Any) -> tuple[Any, ...]:
+    """Return the samples with nonzero weight, their weights (None if all are 1), and other values of these samples."""
+    weights = row_weights(sample_weight, X)
     if weights is None or np.all(weights > 0):
-        return X, y, weights
-    kept = weights > 0
-    if not is_plain(X):
-        places = integers_to_device(np.flatnonzero(kept), X)
-        return namespace_of(X).take(X, places, axis=0), None if y is None else y[kept], weights[kept]
-    return X[kept], None if y is None else y[kept], weights[kept]
+        return X, weights, *given
+    check_consistent_length(weights, *given)
+    kept = np.flatnonzero(weights)
+    X, weights = X[kept] if is_plain(X) else take_rows(X, kept), weights[kept]
+    others = (None if one is None else _safe_indexing(one, kept) for one in given)
+    return X, None if np.all(weights == 1.0) else weights, *others
 
 
 def check_unlabeled(unlabeled: Any) -> None:

@@ -362,7 +362,7 @@ class LatentFeatures(LatentModel):
         """Return the samples with nonzero weight; the first ones determine the classes or the units of targets."""
         given = read_rows(self, X, ensure_min_samples=2 if first else 1, reset=first)
         values = self._check_targets(y, given, first)
-        rows, values, weights = drop_weightless(given, values, sample_weight)
+        rows, weights, values = drop_weightless(given, sample_weight, values)
         data = fit_data(given, y, sample_weight=sample_weight)
         return TrainingRows(rows, weights, given, data, *self._observe(values, weights, first, classes))
 
@@ -660,7 +660,7 @@ class PredictiveFeatures(LatentFeatures):
         given = read_rows(self, X, reset=False)
         values = self._check_targets(y, given, first=False)
         every = np.arange(len(given))[:, None]
-        kept, values, weights = drop_weightless(every, values, sample_weight)
+        kept, weights, values = drop_weightless(every, sample_weight, values)
         targets, places = self._observe(values, weights, first=False, classes=None)
         assert targets is not None
         if len(targets) == 0:

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import _safe_indexing, check_array, check_consistent_length, column_or_1d
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils import check_array, check_consistent_length, column_or_1d
 
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import row_blocks
@@ -140,21 +139,6 @@ def _find_ragged(values: NDArray[Any], task: Any, observed: Flags) -> Targets:
     ids, codes = np.unique(named, return_inverse=True)
     rows = np.flatnonzero(observed)
     return Targets("ragged", ids, rows, codes[rows].astype(np.int64), values[rows])
-
-
-def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tuple[Floats, Any, Any, Floats | None]:
-    """Return the samples with nonzero weight, their targets, tasks and weights; the weights are None if all are 1."""
-    if sample_weight is None:
-        return X, y, task, None
-    rows = X if is_plain(X) else np.empty((X.shape[0], 0))
-    weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
-    kept = np.flatnonzero(weights)
-    if len(kept) < len(weights):
-        if y is not None:
-            check_consistent_length(rows, y)
-        X, weights = X[kept] if is_plain(X) else take_rows(X, kept), weights[kept]
-        y, task = (None if given is None else _safe_indexing(given, kept) for given in (y, task))
-    return X, y, task, None if np.all(weights == 1.0) else weights
 
 
 def in_order_of_tasks(targets: Any, n_rows: int) -> tuple[Any, Integers | None]:

@@ -24,6 +24,7 @@ from regbayes.estimators._bases import (
     POSITIVE,
     LatentModel,
     check_features_in_use,
+    drop_weightless,
     fit_beside,
     fit_data,
     generator,
@@ -57,7 +58,6 @@ from regbayes.estimators._task_bases import (
     read_matrix,
     read_targets,
     standardized,
-    take_weighted_rows,
 )
 from regbayes.estimators.metrics import explained_variance_pooled, subset_accuracy
 from regbayes.kernels.arrays import is_mapped, is_plain, take_columns, to_device, to_host
@@ -238,7 +238,7 @@ class LatentTasks(LatentModel):
             given = read_rows(self, X, ensure_min_samples=2)
             y, task, sample_weight = bring_targets(given, y=y, task=task, sample_weight=sample_weight)
             data = fit_data(given, y, task=task, sample_weight=sample_weight)
-            rows, y, task, weights = take_weighted_rows(given, y, task, sample_weight)
+            rows, weights, y, task = drop_weightless(given, sample_weight, y, task)
             targets = self._read_targets(y, task, rows)
             self._check_tasks(targets)
             targets, order = in_order_of_tasks(targets, rows.shape[0])

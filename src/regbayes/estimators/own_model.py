@@ -115,7 +115,7 @@ class MarginClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classi
         check_labels(y)
         self.row_shape_ = X.shape[1:]
         given = fit_data(X, y, sample_weight=sample_weight)
-        X, y, weights = drop_weightless(X, y, sample_weight)
+        X, weights, y = drop_weightless(X, sample_weight, y)
         self.classes_, codes = encode_classes(self, y)
         C = np.full(len(X), float(self.C)) if weights is None else self.C * weights
         targets: Classes | Signs = Classes(codes, zero_one_cost(len(self.classes_)), C)
