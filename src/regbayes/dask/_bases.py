@@ -49,6 +49,7 @@ class OnCluster(BaseEstimator):
     collections are lazy.
     """
 
+    classes_: Any
     _plain: ClassVar[type[Any]]
     _local_only: ClassVar[dict[str, Any]] = {}  # parameters and values that need all samples in local memory
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Arrays = TypeVar("Arrays", bound=tuple[Any, ...])
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 _INLINE: dict[str, Any] = {**_OPTIONS, "forceinline": True}
@@ -59,3 +60,8 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view
+
+
+def all_read_only(arrays: Arrays) -> Arrays:
+    """Return read-only views of a tuple of arrays."""
+    return cast(Arrays, tuple(map(read_only, arrays)))

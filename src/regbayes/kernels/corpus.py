@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Indices, Integers
-from regbayes.kernels._compile import compiled, read_only
+from regbayes.kernels._compile import all_read_only, compiled, read_only
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.kernels.types import Assignments, CountTable, Tokens, Words
 
@@ -39,7 +39,7 @@ def _count_tokens(
 
 def count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
     """Add tokens to the tables of counts in place."""
-    _count_tokens(*map(read_only, tokens), read_only(topics), doc_topic, word_topic)
+    _count_tokens(*all_read_only(tokens), read_only(topics), doc_topic, word_topic)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import digamma, gammaln
 
 from regbayes._types import Array, Floats, Indices, Reals, Singles
-from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
+from regbayes.kernels._compile import all_read_only, compiled, compiled_as_written, compiled_inline, read_only
 from regbayes.kernels._exponential import exp
 from regbayes.kernels.arrays import is_plain, namespace_of, to_host
 from regbayes.kernels.binary import MAX_SWEEPS
@@ -190,8 +190,9 @@ def meanfield_sweeps(
     """
     written = np.empty(0) if logs is None else logs
     _check_shapes(documents, prior, max_sweeps, gamma)
-    known = _mark_read_only(documents, prior)
-    return _sweep_documents(*known, max_sweeps, np.float32(tol), bool(collapsed), gamma, written)
+    return _sweep_documents(
+        *all_read_only((*documents, *prior)), max_sweeps, np.float32(tol), bool(collapsed), gamma, written
+    )
 
 
 @compiled
@@ -284,7 +285,8 @@ def reverse_sweeps(
     _check_shapes(documents, prior, n_sweeps, gamma, grad)
     table = np.zeros(prior.word_given_topic.shape, np.float32)
     weighted = read_only(weights.astype(np.float32))
-    _reverse_documents(*_mark_read_only(documents, prior), n_sweeps, read_only(gamma), read_only(grad), weighted, table)
+    known = all_read_only((*documents, *prior))
+    _reverse_documents(*known, n_sweeps, read_only(gamma), read_only(grad), weighted, table)
     return table
 
 
@@ -301,13 +303,6 @@ def _check_shapes(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Arr
         raise ValueError(f"words must be rows of the topics, of which there are {len(topics)}")
     if n_sweeps > MAX_SWEEPS:
         raise ValueError(f"n_sweeps must be at most {MAX_SWEEPS}, got {n_sweeps}")
-
-
-def _mark_read_only(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices, Singles, Singles]:
-    """Return the inputs of a kernel as read-only views, so that it is compiled once for all callers."""
-    words, numbers, starts = documents
-    topics, doc_prior = prior
-    return read_only(words), read_only(numbers), read_only(starts), read_only(topics), read_only(doc_prior)
 
 
 # --- conversion of inputs and outputs

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from regbayes._types import Floats
-from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
+from regbayes.kernels._compile import all_read_only, compiled, compiled_as_written, compiled_inline, read_only
 from regbayes.kernels.arrays import (
     DeviceArray,
     add_product,
@@ -413,7 +413,7 @@ def sweep_slab(
         return Swept(found[0].T, found[1].T, found[2].T, found[3])
     shape = projections.shape
     swept = Swept(np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape[0]))
-    given = read_only(projections), read_only(coupling), read_only(precision), read_only(log_odds)
+    given = all_read_only((projections, coupling, precision, log_odds))
     _sweep_rows(*given, n_sweeps, signed, *swept)
     return swept
 
@@ -447,6 +447,6 @@ def reverse_slab(
     if not grad.shape == projections.shape == out.shape:
         raise ValueError(f"`grad` and `grad_projections` must have the shape of `projections`, {projections.shape}.")
     found = SlabGradient(out, np.zeros(coupling.shape), np.zeros(len(coupling)))
-    given = read_only(projections), read_only(coupling), read_only(precision), read_only(log_odds)
+    given = all_read_only((projections, coupling, precision, log_odds))
     _reverse_rows(read_only(grad), *given, n_sweeps, signed, *found)
     return found

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices, Singles
-from regbayes.kernels._compile import compiled, compiled_inline, read_only
+from regbayes.kernels._compile import all_read_only, compiled, compiled_inline, read_only
 from regbayes.kernels._exponential import exp
 from regbayes.kernels.types import SPAN, Tilt, Tokens, TopicCounts
 
@@ -243,7 +243,7 @@ def sample_topics(
     int
         Number of tokens that changed their topic.
     """
-    corpus, tilts, priors = map(read_only, tokens), map(read_only, tilt), (float(doc_prior), float(word_prior))
+    corpus, tilts, priors = all_read_only(tokens), all_read_only(tilt), (float(doc_prior), float(word_prior))
     return _sample_visits(*corpus, first_run, last_run, *tilts, *priors, read_only(uniforms), *counts)
 
 
@@ -295,7 +295,7 @@ def weight_statistics(tilt: Tilt, counts: TopicCounts, rows: slice) -> WeightSta
     """
     n_topics, n_responses = counts.topic_total.size, tilt.linear.shape[1]
     precision, sums = np.zeros((n_topics, n_topics, n_responses)), np.zeros((n_topics, n_responses))
-    known = map(read_only, (counts.doc_topic, tilt.lengths, tilt.linear, tilt.quadratic))
+    known = all_read_only((counts.doc_topic, tilt.lengths, tilt.linear, tilt.quadratic))
     _sum_documents(*known, rows.start, rows.stop, precision, sums)
     full = np.ascontiguousarray(np.moveaxis(precision, 2, 0))
     for of_response in full:

@@ -73,7 +73,7 @@ class BlockLosses:
 
 @dataclass(frozen=True)
 class MarginRows:
-    """Samples with their targets: see `regbayes.margins.newton.Rows`, and ``pull_back`` of the subclasses."""
+    """Samples with their targets, as `regbayes.margins.newton.Rows`."""
 
     design: Design
     losses: Any  # losses of `regbayes.kernels.losses`
@@ -82,6 +82,10 @@ class MarginRows:
     def scale(self, factor: float | Floats) -> Self:
         """Multiply the losses by a factor, or by one for each output."""
         return replace(self, losses=self.losses.scale(factor))
+
+    def pull_back(self, weights: Floats, matrix: Floats) -> DeviceArray:
+        """Return the multipliers at given weights times a matrix (outputs, k), shape (n, k)."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
