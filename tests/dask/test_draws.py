@@ -13,7 +13,7 @@ import regbayes
 from dask_tools import cut, quiet_marks
 from regbayes import E, InfeasibleError, UnreliableWeightsWarning, regularize
 from regbayes.dask import Samples
-from regbayes.dask.draws import BlockAtoms, TiltSums
+from regbayes.dask.draws import BlockAtoms
 from regbayes.kernels import arrays
 from regbayes.regularization.log_partition import WeightedAtoms
 
@@ -120,12 +120,7 @@ def test_draws_on_gpu_stay_on_gpu(elsewhere, draws, monkeypatch, constraints, we
     np.testing.assert_allclose(found.after / unit, expected.after / unit, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(found.before / unit, expected.before / unit, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(found.expectation("tau"), expected.expectation("tau"), rtol=1e-8)
-    assert found.posterior.effective_sample_size == pytest.approx(
-        regbayes.regularization.diagnostics.effective_sample_size(expected.posterior.log_weights), rel=1e-8
-    )
-    assert found.posterior.pareto_k == pytest.approx(
-        regbayes.regularization.diagnostics.pareto_k(expected.posterior.log_weights), rel=1e-6
-    )
+    assert found.posterior.pareto_k == pytest.approx(expected.posterior.pareto_k, rel=1e-6)
     drawn = found.sample(0, 500)
     assert all(isinstance(values, np.ndarray) for values in drawn.values())
     assert np.isin(drawn["mu"], draws["mu"]).all()
@@ -171,12 +166,7 @@ def test_distant_constraint_is_unreliable(client, draws):
     for posterior in (lazy, here):
         with pytest.warns(UnreliableWeightsWarning, match="The draws are unreliable"):
             found.append(regularize(posterior, E(lambda x: x) >= 2.8))
-    assert found[0].posterior.effective_sample_size == pytest.approx(
-        regbayes.regularization.diagnostics.effective_sample_size(found[1].posterior.log_weights), rel=1e-8
-    )
-    assert found[0].posterior.pareto_k == pytest.approx(
-        regbayes.regularization.diagnostics.pareto_k(found[1].posterior.log_weights), rel=1e-6
-    )
+    np.testing.assert_allclose(found[0].posterior.log_weights, found[1].posterior.log_weights, rtol=1e-8)
     assert lazy.pareto_k == -np.inf
     assert lazy.effective_sample_size == pytest.approx(N)
 
@@ -209,17 +199,3 @@ def test_invalid_draws_raise(client, draws):
     holes = mu.map_blocks(lambda block: np.where(block > 1, np.nan, block), dtype=float)
     with pytest.raises(ValueError, match="NaN or infinite"):
         regularize(Samples(holes), E(lambda x: x) >= 0.1)
-
-
-def test_sum_of_tilt_sums_matches_whole_draws():
-    rng = np.random.default_rng(3)
-    values, logs = rng.normal(size=(40, 2)) + 1e5, rng.normal(size=40)
-    parts = []
-    for own in (slice(0, 7), slice(7, 40), slice(0, 40)):
-        atoms = WeightedAtoms(values[own], logs[own])
-        value, mean = atoms.evaluate(np.zeros(2))
-        parts.append(TiltSums(value, mean, atoms.covariance(np.zeros(2))))
-    joined = parts[0] + parts[1]
-    assert joined.value == pytest.approx(parts[2].value, rel=1e-13)
-    np.testing.assert_allclose(joined.mean, parts[2].mean, rtol=1e-14)
-    np.testing.assert_allclose(joined.covariance, parts[2].covariance, rtol=1e-9)

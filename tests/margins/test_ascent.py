@@ -14,14 +14,12 @@ from large_margin_tools import (
     REGRESSION,
     TIGHT,
     binary_data,
-    hinge_form,
     multi_class_data,
     multi_class_primal,
     signs_form,
     solve_classes,
     solve_one_task,
     solve_tasks,
-    squared_hinge_form,
     tube_form,
 )
 from regbayes.engine import Status
@@ -156,44 +154,6 @@ def test_simplex_certificate_bounds_the_suboptimality(rng, loss, tol):
     optimum = solve_classes(X, labels, cost, C, loss, tol=1e-9, max_epochs=1e5)
     assert solution.primal - solution.gap <= optimum.primal
     assert solution.primal >= optimum.primal - optimum.gap
-
-
-@pytest.mark.parametrize("form", [hinge_form, squared_hinge_form])
-def test_box_meets_the_optimality_conditions(rng, form):
-    X, signs = binary_data(rng)
-    box = form(len(X), 0.3)
-    margins = X * signs[:, None]
-    solution = solve_one_task(margins, box, tol=TIGHT)
-    slope = margins @ solution.weights[0] + box.linear + box.ridge * solution.dual
-    at_lower, at_upper = solution.dual <= box.lower, solution.dual >= box.upper
-    assert np.all(slope[at_lower] >= -1e-5)
-    assert np.all(slope[at_upper] <= 1e-5)
-    np.testing.assert_allclose(slope[~at_lower & ~at_upper], 0.0, atol=1e-5)
-    np.testing.assert_allclose(solution.dual @ margins, solution.weights[0], atol=1e-10)
-
-
-def test_tasks_that_share_all_weights_are_one_problem(rng):
-    # For small C and large rho, own weights vanish and rho * common is one vector of variance rho^2.
-    X, signs = binary_data(rng)
-    task, rho = rng.integers(3, size=len(X)), 300.0
-    margins = X * signs[:, None]
-    layout = TaskLayout(np.arange(len(X)), task, np.zeros(3, dtype=int), rho)
-    together = solve_tasks(margins, squared_hinge_form(len(X), 1e-5), layout, tol=1e-9)
-    one = solve_one_task(rho * margins, squared_hinge_form(len(X), 1e-5), tol=1e-9)
-    assert together.status is one.status is Status.CONVERGED
-    np.testing.assert_allclose(together.weights, np.tile(rho * one.weights, (3, 1)), atol=2e-3)
-    assert np.abs(one.weights * rho).max() > 0.1
-
-
-def test_shared_feature_rows_match_stacked_rows(rng):
-    X, _ = binary_data(rng, n=30)
-    targets = rng.normal(size=60)
-    rows, task, group = np.tile(np.arange(30), 2), np.repeat([0, 1], 30), np.zeros(2, dtype=int)
-    form = tube_form(targets, 0.1, 0.5)
-    shared = solve_tasks(X, form, TaskLayout(rows, task, group, 0.7), tol=1e-6)
-    stacked = solve_tasks(X[rows], form, TaskLayout(np.arange(60), task, group, 0.7), tol=1e-6)
-    np.testing.assert_array_equal(shared.dual, stacked.dual)
-    np.testing.assert_array_equal(shared.weights, stacked.weights)
 
 
 @pytest.mark.parametrize("loss", BINARY)

@@ -204,17 +204,6 @@ def test_shifted_centered_features_give_the_same_solution(rng, kind, solver, squ
 
 
 @pytest.mark.parametrize(("solver", "squared"), LOSSES)
-@pytest.mark.parametrize("kind", ["classes", "one_vs_rest", "signs", "numbers"])
-def test_permuting_samples_permutes_the_gradient(rng, kind, solver, squared):
-    head, features = make_head(kind, squared, rng)
-    order = rng.permutation(N)
-    other = replace(head, targets=head.targets.take(order))
-    fitted, again = solve(head, features, solver), solve(other, features[order], solver)
-    assert again.value == pytest.approx(fitted.value, rel=1e-9)
-    np.testing.assert_allclose(gradient_of(again, features[order]), gradient_of(fitted, features)[order], atol=1e-4)
-
-
-@pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_single_precision_features_give_the_same_solution(rng, kind, solver, squared):
     head, features = make_head(kind, squared, rng)
@@ -222,17 +211,6 @@ def test_single_precision_features_give_the_same_solution(rng, kind, solver, squ
     low, high = solve(head, single, solver), solve(head, single.astype(np.float64), solver)
     assert low.value == pytest.approx(high.value, rel=1e-10)
     assert low.head.weights.dtype == gradient_of(low, single).dtype == np.float64
-
-
-@pytest.mark.parametrize(("solver", "squared"), LOSSES)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "list"])
-def test_small_C_gives_weights_of_the_order_of_C(rng, kind, solver, squared):
-    head, features = make_head(kind, squared, rng, inputs=True)
-    sizes = []
-    for factor in (1e-4, 1e-6, 1e-8):
-        small = solve(replace(head, targets=replace(head.targets, C=factor * head.targets.C)), features, solver)
-        sizes.append(np.abs(small.head.weights).max() / factor)
-    np.testing.assert_allclose(sizes, sizes[-1], rtol=0.1)  # weights of the order of C
 
 
 @pytest.mark.parametrize(("solver", "squared"), LOSSES)

@@ -245,7 +245,3 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         if not isinstance(X, da.Array):
             return super().inverse_transform(X)
         return join_columns(X) @ self.components_ + self.offset_
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean of `score_samples`."""
-        return float(np.mean(np.asarray(self.score_samples(X))))
