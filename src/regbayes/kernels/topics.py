@@ -243,8 +243,9 @@ def sample_topics(
     int
         Number of tokens that changed their topic.
     """
-    corpus, tilts, priors = all_read_only(tokens), all_read_only(tilt), (float(doc_prior), float(word_prior))
-    return _sample_visits(*corpus, first_run, last_run, *tilts, *priors, read_only(uniforms), *counts)
+    given: Any = *all_read_only(tokens), first_run, last_run, *all_read_only(tilt), float(doc_prior), float(word_prior)
+    n_changed: int = _sample_visits(*(*given, read_only(uniforms), *counts))
+    return n_changed
 
 
 # --- Weights of topics
