@@ -93,9 +93,14 @@ def test_class_weights_are_sorted_coefficients(fitted):
     display.figure_.canvas.draw()
 
 
-def test_binary_weights_are_those_of_second_class():
-    display = FeatureWeightsDisplay.from_estimator(ilsvm().fit(X, np.where(y == 0, "no", "yes")))
+def test_weights_of_two_classes_are_those_of_the_second():
+    import pandas as pd
+
+    frame = pd.DataFrame(X[:, 20:30], columns=[f"pixel {i}" for i in range(10)])
+    model = ilsvm(3).fit(frame, np.where(y == 0, "no", "yes"))
+    display = FeatureWeightsDisplay.from_estimator(model)
     assert (display.outputs, len(display.weights)) == (["yes"], 1)
+    assert all(word.startswith("pixel ") for words in TopWordsDisplay.from_estimator(model).words for word in words)
 
 
 def test_task_weights_are_named_by_task(several):
@@ -171,14 +176,6 @@ def test_top_words_accept_negative_and_zero_loadings():
     np.testing.assert_allclose(sizes[:, 0], np.abs(fitted.components_[display.features]).max(axis=1))
     assert len({patch.get_facecolor() for ax in np.ravel(display.ax_) for patch in ax.patches}) == 2
     assert display.words[0][0] == str(np.abs(fitted.components_[display.features[0]]).argmax())
-
-
-def test_top_words_use_data_frame_names():
-    import pandas as pd
-
-    frame = pd.DataFrame(X[:, 20:30], columns=[f"pixel {i}" for i in range(10)])
-    display = TopWordsDisplay.from_estimator(ilsvm(3).fit(frame, y))
-    assert all(word.startswith("pixel ") for words in display.words for word in words)
 
 
 def test_displays_accept_a_search():

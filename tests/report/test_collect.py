@@ -127,7 +127,7 @@ def test_loadings_are_largest_components():
     np.testing.assert_allclose(pictures, components, atol=features.picture_limit / 254 * 1.001)
 
 
-def test_label_scores_with_missing_values_match_scikit_learn():
+def test_label_scores_and_relations_match_scikit_learn():
     estimator, X, Y, _ = fitted("labels")
     data = data_of("labels")
     predicted, seen = estimator.predict(X), ~np.isnan(Y)
@@ -142,16 +142,9 @@ def test_label_scores_with_missing_values_match_scikit_learn():
         assert columns["F1"][task] == pytest.approx(f1_score(truth, said))
     assert scores(data)["F1-micro"] == pytest.approx(f1_score(Y[seen], predicted[seen]))
     assert scores(data)["F1-macro"] == pytest.approx(np.mean(columns["F1"]))
-    assert scores(data)["label accuracy"] == pytest.approx(task_accuracy(Y, predicted))
-
-
-def test_label_relations_are_correlations_of_scores():
-    estimator, X, _, _ = fitted("labels")
-    tasks = data_of("labels").tasks
     latent = estimator.transform(X) @ estimator.coef_features_.T
-    np.testing.assert_allclose(tasks.relations, np.corrcoef(latent[:, tasks.shown].T), atol=1e-9)
-    assert sorted(tasks.shown) == list(range(5))
-    assert tasks.names == ("sea", "sky", "sun", "tree", "town")
+    np.testing.assert_allclose(data.tasks.relations, np.corrcoef(latent[:, data.tasks.shown].T), atol=1e-9)
+    assert scores(data)["label accuracy"] == pytest.approx(task_accuracy(Y, predicted))
 
 
 def test_group_regression_scores_match_metrics():
@@ -320,6 +313,11 @@ def test_data_frame_names_rows_columns_and_tasks():
     assert data.tasks.names == data.features.output_names == ("sea", "sky", "sun")
     assert all(name.startswith("column ") for names in data.features.loading_names for name in names)
     assert all(name.startswith("case ") for name in data.examples.names)
+    X, y, _ = groups()
+    data = collect(model := regressor().fit(X, y), X, pd.Series(y, name="price"))
+    assert data.features.output_names == ("price",)
+    assert data.model.target_name == data.effects.answer == "price"
+    assert collect(model, X, y, target_name="weight").features.output_names == ("weight",)
 
 
 def test_multiclass_task_outputs_are_named_by_class():
@@ -483,16 +481,6 @@ def test_effects_open_on_largest_class_and_need_no_targets():
     assert effects.outputs[effects.opens_on] == "b"
     without = collect(model, X).effects
     assert (without.outputs, without.opens_on) == (("a", "b", "c"), 0)
-
-
-def test_target_name_is_taken_from_y():
-    import pandas as pd
-
-    X, y, _ = groups()
-    data = collect(regressor().fit(X, y), X, pd.Series(y, name="price"))
-    assert data.features.output_names == ("price",)
-    assert data.model.target_name == data.effects.answer == "price"
-    assert collect(regressor().fit(X, y), X, y, target_name="weight").features.output_names == ("weight",)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
