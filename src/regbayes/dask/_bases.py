@@ -123,7 +123,7 @@ class OnCluster(BaseEstimator):
         """Set ``classes_``; return the classes, and the strata of samples of each class and of unlabeled ones."""
         labels: Labels = source.summarize(Labels.of, unlabeled)
         labels.check(self, unlabeled)
-        self.classes_ = labels.classes
+        self.classes_: Any = labels.classes
         kinds = partial(code_labels, classes=labels.classes, unlabeled=unlabeled, rest=len(labels.classes))
         return labels, Strata(np.append(labels.counts, labels.n_rest), kinds)
 

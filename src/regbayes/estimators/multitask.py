@@ -496,7 +496,7 @@ class MultiTaskILSVMClassifier(ClassifierMixin, LatentTasks):
     def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
         if isinstance(targets, TargetMatrix):
             found, outputs, labels = observe_label_matrix(targets, self.class_weight, self.cost, weights)
-            self.classes_ = labels.common_classes
+            self.classes_: Any = labels.common_classes
             return found, outputs
         labels = read_labels(targets)
         self.classes_ = labels.common_classes
