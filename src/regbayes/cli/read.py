@@ -182,6 +182,12 @@ def read_table(path: str, *, format: Format | None = None, sparse: bool = False,
         raise BadDataError(
             f"{path!r} cannot be read as {found}: {getattr(error, 'strerror', None) or str(error).strip()}{hint}"
         ) from None
+    _require_rows_and_columns(table)
+    return table
+
+
+def _require_rows_and_columns(table: Table) -> None:
+    """Raise an error for a table without rows or columns, or with column names that cannot be used."""
     if not table.names and table.counts is None:
         raise BadDataError(f"{table.source} has no columns")
     if any("\0" in str(name) for name in table.names):
@@ -192,7 +198,6 @@ def read_table(path: str, *, format: Format | None = None, sparse: bool = False,
     if doubled.any():
         names = sorted(set(table.frame.columns[doubled]))
         raise BadDataError(f"{table.source} has several columns of one name: {listed(names)}. Rename them")
-    return table
 
 
 def read_csv(
