@@ -190,10 +190,16 @@ def _require_rows_and_columns(table: Table) -> None:
     """Raise an error for a table without rows or columns, or with column names that cannot be used."""
     if not table.names and table.counts is None:
         raise BadDataError(f"{table.source} has no columns")
-    if any("\0" in str(name) for name in table.names):
-        raise BadDataError(f"{table.source} has a column whose name contains a NUL character")
     if table.n_rows == 0:
         raise BadDataError(f"{table.source} has no rows")
+    _check_names(table)
+    return table
+
+
+def _check_names(table: Table) -> None:
+    """Raise an error for column names that are not unique, or that NumPy truncates."""
+    if any("\0" in str(name) for name in table.names):
+        raise BadDataError(f"{table.source} has a column whose name contains a NUL character")
     doubled = table.frame.columns.duplicated()
     if doubled.any():
         names = sorted(set(table.frame.columns[doubled]))
