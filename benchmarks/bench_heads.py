@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
+from functools import partial
 
 import numpy as np
+from common import timed
 
 from regbayes.engine.executor import make_executor, row_blocks
 from regbayes.margins.head import Head, Tolerance
@@ -42,16 +43,6 @@ def make(kind: str, n: int, d: int) -> tuple[Head, np.ndarray]:
     return Head(cells, squared=True, centred=False, groups=outputs.groups, sharing=0.5), features
 
 
-def best_time(solve: Any, repetitions: int) -> tuple[float, Any]:
-    """Return the shortest time of several calls, and the last result."""
-    times = []
-    for _ in range(repetitions):
-        start = time.perf_counter()
-        found = solve()
-        times.append(time.perf_counter() - start)
-    return min(times), found
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -72,7 +63,7 @@ def main() -> None:
                 for solve in (head.ascend, lambda *given, head=head: head.minimize(*given, executor)):
                     start = solve(cold, None, Tolerance(1e-3, 50.0)).warm_start
                     for blocks, known in ((cold, None), (warm, start)):
-                        seconds, found = best_time(lambda s=solve, b=blocks, k=known, g=goal: s(b, k, g), repetitions)
+                        found, seconds = timed(partial(solve, blocks, known, goal), repetitions, time.perf_counter)
                         times.append(seconds)
                         gaps.append(found.gap / max(found.value, 1e-300))
                 ratios = f"{times[2] / times[0]:6.2f} {times[3] / times[1]:6.2f}"

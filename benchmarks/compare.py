@@ -1,4 +1,4 @@
-"""Compare quality, CPU time and memory of this tree and the first edition (commit 3cac0be).
+"""Compare quality and CPU time of this tree and the first edition (commit 3cac0be).
 
     git worktree add build/first-edition 3cac0be
     REGBAYES_DATA=folder python benchmarks/compare.py                           # all rows: hours
@@ -9,7 +9,7 @@
 Both trees use the interpreter of this process, or that of `--python` for the first edition. Each tree has one process
 per row with one BLAS thread and one Numba thread, and the trees alternate split by split. A process fails if it imports
 the package of another tree. Results in the file `--records` are not measured again; use a new file after changing the
-sources. Seconds and memory are compared only between results of the same run.
+sources. Seconds are compared only between results of the same run.
 
 Settings are the defaults unless ROWS has others. The number of a split seeds the split and the fit.
 
@@ -21,28 +21,19 @@ stability
     Two fits to random 90% of a training part (70%), with different seeds and orders of samples and columns. "match" is
     the median absolute correlation of matched features on the other 30%. "simulated" draws a new data set for each
     split, and "truth" is the match with its true features.
-dask
-    Ratio of the seconds of two Dask workers and of two threads, and the accuracy of both, on simulated data.
-memory
-    Ratio of the peak of allocated memory and the size of the simulated samples, which are memory-mapped.
-
 Each line has the number of splits, the mean of each tree, and the paired difference (now - first edition) with its
-standard error. For seconds and memory it has medians and the median of paired ratios. The line ends in "worse" if the
+standard error. For seconds it has medians and the median of paired ratios. The line ends in "worse" if the
 difference is worse by more than two standard errors, or the ratio is above MAX_RATIO.
 """
 
 from __future__ import annotations
 
 import argparse
-import atexit
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-import tracemalloc
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,8 +48,8 @@ from sklearn.model_selection import train_test_split
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST, NOW = "first edition", "now"
-COSTS = ("CPU, s", "Dask / threads, s", "peak / samples")
-MAX_RATIO = 1.10  # largest ratio of seconds or memory that is not marked as worse
+COSTS = ("CPU, s",)
+MAX_RATIO = 1.10  # largest ratio of seconds that is not marked as worse
 
 Arrays = dict[str, Any]
 Found = dict[str, float]  # quantity -> value
@@ -227,55 +218,6 @@ def stability(data: str, model: str, parameters: dict[str, Any]) -> Measure:
     return measure
 
 
-def dask(n: int, n_columns: int, steps: int) -> Measure:
-    if importlib.util.find_spec("distributed") is None:
-        raise MissingError("distributed is not installed")
-    import dask.array as da
-    from distributed import Client
-
-    import regbayes.dask
-
-    client = Client(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0")
-    atexit.register(client.shutdown)
-    parameters = {"n_components": 20, "multi_class": "ovr", "max_iter": steps, "tol": 0.0}
-
-    def measure(seed: int, n: int = n) -> Found:
-        data = simulate(n + 5000, n_columns, seed)
-        train, new = take(data, slice(n)), take(data, slice(n, None))
-        local = make("ILSVMClassifier", random_state=seed, n_jobs=2, **parameters)
-        _, threads = timed(lambda: local.fit(train["X"], train["y"]), time.perf_counter)
-        X, y = client.persist([da.from_array(train[name], chunks=(n // 8, -1)[: train[name].ndim]) for name in "Xy"])
-        remote = regbayes.dask.ILSVMClassifier(**{**local.get_params(), "n_jobs": None})
-        _, workers = timed(lambda: remote.fit(X, y, client=client), time.perf_counter)
-        return {
-            "accuracy, %": accuracy(new["y"], local.predict(new["X"])),
-            "accuracy with Dask, %": accuracy(new["y"], remote.to_local().predict(new["X"])),
-            "Dask / threads, s": workers / threads,
-        }
-
-    measure(0, 1000)  # compile before timing
-    return measure
-
-
-def memory(n: int, n_columns: int) -> Measure:
-    parameters = {"n_components": 10, "multi_class": "ovr", "max_iter": 5, "tol": 0.0, "n_jobs": 1}
-
-    def measure(seed: int) -> Found:
-        data = simulate(n + 5000, n_columns, seed)
-        with tempfile.TemporaryDirectory() as folder:
-            np.save(Path(folder) / "X.npy", data["X"][:n].astype(np.float32))
-            X, y, new = np.load(Path(folder) / "X.npy", mmap_mode="r"), data["y"][:n], take(data, slice(n, None))
-            tracemalloc.start()
-            model = make("ILSVMClassifier", random_state=seed, **parameters).fit(X, y)
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            return {"accuracy, %": accuracy(new["y"], model.predict(new["X"])), "peak / samples": peak / (8 * X.size)}
-
-    few = simulate(1000, n_columns, 0)  # compile before tracing memory
-    make("ILSVMClassifier", random_state=0, **parameters).fit(few["X"].astype(np.float32), few["y"])
-    return measure
-
-
 # --- rows
 
 
@@ -319,15 +261,12 @@ ROWS = {
         for data in ("wine", "digits", "simulated")
         for name, (model, parameters) in FEATURES.items()
     },
-    "Dask and two threads": Row(dask, {"n": 100_000, "n_columns": 100, "steps": 10}, splits=3),
-    "memory-mapped fit": Row(memory, {"n": 200_000, "n_columns": 100}, splits=3),
 }
 SMOKE = {
     "smoke, iLSVM": fit_row("smoke", stratified_halves, "ILSVMClassifier", n_components=6, max_iter=5),
     "smoke, MT-iLSVM": fit_row("smoke", published_size, "MultiTaskILSVMClassifier", n_components=4, max_iter=3),
     "smoke, MedLDA": fit_row("smoke", halves, "MedLDARegressor", n_components=4, max_iter=3),
     "smoke, stability": Row(stability, {"data": "wine", "model": "ILSVMClassifier", "parameters": {"max_iter": 5}}),
-    "smoke, memory": Row(memory, {"n": 2000, "n_columns": 10}),
 }
 
 
