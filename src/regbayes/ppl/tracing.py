@@ -123,5 +123,8 @@ def has_jump(evaluate: Callable[[Floats], Array], column: int, first: Floats, la
         at_low, at_high = np.where(is_lower, at_low, at_middle), np.where(is_lower, at_middle, at_high)
         changes.append(change(at_high, at_low))
     before, after = changes[-6], changes[-1]  # changes before and after five bisections, a factor of 32
+    steps = (high - low)[:, None] * np.arange(N_PIECES // 8)
+    nearby = [look(low[:, None] - steps), look(high[:, None] + steps)]
+    around = np.max([change(side[:, 1:], side[:, :-1]).max(axis=1) for side in nearby], axis=0)
     size = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
-    return bool(np.any((after > 0.5 * before) & (after > ROUNDING * size)))
+    return bool(np.any((after > 0.5 * before) & (after > 1.5 * around) & (after > ROUNDING * size)))
