@@ -219,6 +219,7 @@ class QuadraticModel:
     def find_root(self) -> Floats:
         """Return F with F F' = H."""
         if self.root is None:
+            assert self.hessian is not None
             values, vectors = np.linalg.eigh(self.hessian)
             used = values > 1e-15 * max(float(values[-1]), 0.0)
             self.root = vectors[:, used] * np.sqrt(values[used])

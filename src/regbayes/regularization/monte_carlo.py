@@ -124,6 +124,7 @@ def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -
     model = QuadraticModel(covariance[np.ix_(stack.index, stack.index)], None, np.zeros(len(u)), stack.pieces)
     forward, identity = u / model.scale + model.scale * expectation[stack.index], np.eye(len(u))
     jacobian = model.multiply_jacobian(forward, 1.0, identity)
+    assert model.hessian is not None
     system = identity - model.multiply_jacobian(forward, 1.0, identity - model.hessian)
     if not np.all(np.isfinite(system)):
         return np.full_like(covariance, np.nan)
