@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,8 @@ class Checkpoint(Recorder):
     """
 
     def __init__(self, path: str | os.PathLike[str], seconds: float = 60.0) -> None:
-        if not isinstance(seconds, Real) or not seconds >= 0:
-            raise ValueError(f"`seconds` must be a number of at least 0; got {seconds!r}.")
+        if not seconds >= 0:
+            raise ValueError(f"`seconds` must be at least 0; got {seconds!r}.")
         self.path = Path(path)
         self.seconds = seconds
 
