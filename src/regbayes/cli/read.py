@@ -192,12 +192,6 @@ def _require_rows_and_columns(table: Table) -> None:
         raise BadDataError(f"{table.source} has no columns")
     if table.n_rows == 0:
         raise BadDataError(f"{table.source} has no rows")
-    _check_names(table)
-    return table
-
-
-def _check_names(table: Table) -> None:
-    """Raise an error for column names that are not unique, or that NumPy truncates."""
     if any("\0" in str(name) for name in table.names):
         raise BadDataError(f"{table.source} has a column whose name contains a NUL character")
     doubled = table.frame.columns.duplicated()
