@@ -11,10 +11,10 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.svm import LinearSVC
 
-import regbayes
 from medlda_tools import draw_documents
 from reference_tools import fits_its_rows, is_nearer_to
 from regbayes import MedLDAClassifier, MedLDARegressor
+from regbayes.persistence import load, save
 
 X, PROPORTIONS, TOPICS = draw_documents()
 LABELS = np.array(["sport", "law", "food"])[np.argmax(PROPORTIONS[:, :3], axis=1)]
@@ -50,6 +50,32 @@ def test_fit_learns_classes_labels_and_numbers():
     numbers = 3 + 2 * proportions @ np.array([2.0, -1.0, 0.5, 0.0])
     fitted = regressor().fit(held_out[train], numbers[train])
     assert is_nearer_to(1.0, 0.0, fitted.score(held_out[test], numbers[test]))
+
+
+@BOTH
+def test_words_in_addition_to_topics_are_weighted_by_tf_idf(make, y, tmp_path):
+    """Scores are those of topics plus a linear function of scikit-learn's tf-idf, which solves the joint head."""
+    fitted = make(include_inputs=True).fit(X[:200], y[:200])
+    words = TfidfTransformer().fit(X[:200]).transform(X)
+    score = fitted.decision_function if make is classifier else fitted.predict
+    expected = fitted.transform(X) @ fitted.coef_features_.T + words @ fitted.coef_inputs_.T
+    np.testing.assert_allclose(score(X), expected + getattr(fitted, "intercept_", 0.0), rtol=1e-6, atol=1e-9)
+    assert np.abs(fitted.coef_inputs_).max() > 0
+    assert fitted.trace_.rises.count == 0
+    save(fitted, tmp_path / "model.regbayes")
+    loaded = load(tmp_path / "model.regbayes")
+    np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
+
+
+@BOTH
+def test_words_in_addition_to_topics_need_whole_fits_by_mean_field(make, y):
+    with pytest.raises(ValueError, match=r"include_inputs=True needs inference=.variational"):
+        make(include_inputs=True, inference="gibbs").fit(X[:50], y[:50])
+    options = {"classes": np.unique(y)} if make is classifier else {}
+    with pytest.raises(ValueError, match="partial_fit does not take include_inputs=True"):
+        make(include_inputs=True).partial_fit(X[:50], y[:50], **options)
+    with pytest.raises(ValueError, match="fit_weights does not take include_inputs=True"):
+        make(include_inputs=True).fit(X[:50], y[:50]).fit_weights(X[:50], y[:50])
 
 
 @BOTH
@@ -114,7 +140,7 @@ def test_fit_is_reproducible_after_clone_and_load(make, y, tmp_path):
     again = clone(fitted).set_params(n_jobs=1).fit(X, y)
     np.testing.assert_array_equal(fitted.coef_features_, again.coef_features_)
     fitted.save(tmp_path / "model")
-    loaded = regbayes.load(tmp_path / "model")
+    loaded = load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
     np.testing.assert_array_equal(loaded.components_, fitted.components_)
 

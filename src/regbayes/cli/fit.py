@@ -176,11 +176,13 @@ def make_estimator(context: FitContext) -> Any:
         "C": min(request.C, default=None),
         "max_iter": request.max_iter,
         "class_weight": "balanced" if request.balanced else None,
+        "include_inputs": request.include_inputs or None,  # False is the default
     }
     if context.of_documents:
         family = "MedLDA"
         wanted["n_components"] = wanted["n_components"] or _topics(context)[1]
-        wanted["inference"] = request.inference or ("variational" if context.X.dtype.kind == "f" else None)
+        needs_mean_field = request.include_inputs or context.X.dtype.kind == "f"
+        wanted["inference"] = request.inference or ("variational" if needs_mean_field else None)
     else:
         are_indicators = y.dtype.kind != "O" and np.isin(y[np.isfinite(y)], (0, 1)).all() if y.ndim == 2 else True
         needs_classes = context.kind == "multilabel" and (request.balanced or not are_indicators)
@@ -189,7 +191,6 @@ def make_estimator(context: FitContext) -> Any:
         slab = request.slab or (None if by_task else "half-normal")
         wanted["slab"] = None if slab == "none" else slab
         wanted["temperature"] = next(iter(request.temperature), None)
-        wanted["include_inputs"] = request.include_inputs or None  # False is the default
         wanted["unseen_tasks"] = None if context.task is None else "shared"
     model = getattr(regbayes, f"{family}{'Regressor' if numbers else 'Classifier'}")
     given = {name: value for name, value in wanted.items() if value is not None}
@@ -218,8 +219,8 @@ def make_search(context: FitContext, base: Any, folds: int) -> Any:
     grid = {name: list(values) for name, (_, values) in own._values.items()}
     if context.of_documents:
         grid["n_components"] = sorted(set(request.n_components)) or _topics(context)
-        whole = context.X.dtype.kind != "f"
-        grid["inference"] = ["variational", "gibbs"] if whole and request.inference is None else [base.inference]
+        tries_both = context.X.dtype.kind != "f" and request.inference is None and not request.include_inputs
+        grid["inference"] = ["variational", "gibbs"] if tries_both else [base.inference]
     grid["C"] = sorted(set(request.C)) or grid["C"]
     if request.temperature:
         grid["temperature"] = sorted(set(request.temperature))

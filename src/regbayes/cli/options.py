@@ -206,7 +206,7 @@ class FitRequest(DataRequest):
         if self.resume and not self.cv:
             raise UserError("--resume continues a search, and --no-cv makes none")
         of_words = ("text", "ngrams", "min_df", "max_words", "stop_words", "inference")
-        of_rows = ("task", "categorical", "standardize", "image", "temperature", "slab", "include_inputs")
+        of_rows = ("task", "categorical", "standardize", "image", "temperature", "slab")
         default = {one.name: [] if one.default is MISSING else one.default for one in fields(self)}
         for name in of_rows if model == "medlda" else of_words:
             if getattr(self, name) != default[name]:

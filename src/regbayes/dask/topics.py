@@ -92,7 +92,11 @@ def ask_numbers(plain: Any, block: Samples) -> Targets | None:
 class OnClusterTopics(OnCluster):
     """Base of topic models on a cluster."""
 
-    _local_only: ClassVar[dict[str, Any]] = {"inference": ("gibbs",), "loss": ("hinge", "epsilon_insensitive")}
+    _local_only: ClassVar[dict[str, Any]] = {
+        "inference": ("gibbs",),
+        "loss": ("hinge", "epsilon_insensitive"),
+        "include_inputs": (True,),
+    }
     _ask: ClassVar[staticmethod[[Any, Samples], Targets | None]]
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:

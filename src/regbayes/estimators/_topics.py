@@ -14,10 +14,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, diags_array, issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.callback import with_callbacks
+from sklearn.preprocessing import normalize
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.extmath import randomized_svd
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
@@ -71,6 +73,7 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, 32767, closed="both")],
     "inference": [StrOptions({"gibbs", "variational"})],
     "C": [NOT_NEGATIVE],
+    "include_inputs": ["boolean"],
     "doc_topic_prior": [POSITIVE, None],
     "topic_word_prior": [NOT_NEGATIVE, None],
     "weight_variance": [POSITIVE, None],
@@ -97,6 +100,9 @@ COUNT_TYPES = [np.float64, np.float32, np.int64, np.int32]  # others become the 
 # docs/decisions.md.
 DOC_TOPIC_PRIOR = {"gibbs": 0.1, "variational": 1.0}
 SAMPLER_WORD_PRIOR = 0.1
+# Words in addition to topics, chosen on halves of the movie reviews: docs/decisions.md.
+WORD_DIRECTIONS = 600  # largest number of directions of the tf-idf that have weights
+WORD_GAIN = 5.0  # factor on the tf-idf, relative to topic shares
 MANY_TOPICS = 4000  # topics times responses above which C grows during the burn-in by default
 
 
@@ -299,6 +305,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         sampled = self.inference == "gibbs"
         if sampled:
             self._check_sampler()
+        if self.include_inputs and (sampled or streaming or isinstance(counts, DeviceCorpus)):
+            raise ValueError('include_inputs=True needs inference="variational" and X as a NumPy or SciPy array')
         if isinstance(counts, DeviceCorpus) and not self._has_squared_loss:
             raise ValueError(
                 f"loss={self.loss!r} needs X on the CPU, as a NumPy or SciPy array, and it is "
@@ -373,6 +381,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _solve_weights(self, counts: Counts, targets: Targets | None, sample_weight: Floats | None) -> Self:
         """Solve for the weights at the fitted topics."""
         documents, executor = as_documents(counts), make_executor(effective_n_jobs(self.n_jobs))
+        if self.include_inputs:
+            raise ValueError("fit_weights does not take include_inputs=True; use fit, which solves for all weights")
         if targets is None:
             raise ValueError("fit_weights needs a positive C, got 0, which has no margins and no weights")
         with one_blas_thread():
@@ -391,6 +401,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     def _check_batches(self, y: Any, first: bool, classes: Any) -> None:
         """Raise an error for parameters that require all documents at once."""
+        if self.include_inputs:
+            raise ValueError("partial_fit does not take include_inputs=True, which needs all documents at once")
         if not self._has_squared_loss:
             raise ValueError(f'partial_fit needs a squared loss, got loss={self.loss!r}; or inference="gibbs"')
 
@@ -432,7 +444,33 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             start=self._earlier_topics(counts.shape[1]),
             callbacks=[reporter],
             in_order=bool(self.deterministic),
+            words=self._make_words(counts) if self.include_inputs else None,
         )
+
+    def _make_words(self, counts: Counts) -> meanfield.WordInputs:
+        """Set ``idf_``; return the words of documents along the leading directions of their tf-idf."""
+        n_documents, n_words = counts.shape
+        occurs = np.bincount(counts.indices, minlength=n_words)
+        self.idf_ = np.log((1.0 + n_documents) / (1.0 + occurs)) + 1.0
+        weighed = self._weigh_words(counts)
+        rank = min(WORD_DIRECTIONS, n_documents, n_words)
+        directions = WORD_GAIN * randomized_svd(weighed, rank, random_state=0)[2]
+        return meanfield.WordInputs(weighed @ directions.T, directions)
+
+    def _weigh_words(self, counts: Counts) -> Any:
+        """Return the tf-idf of documents, in rows of length one."""
+        return normalize(counts.astype(np.float64) @ diags_array(self.idf_))
+
+    def _linear_scores(self, X: ArrayLike) -> Floats:
+        """Return the sum of the scores of topics and words, (n_samples, n_outputs), or (n_samples,) for one number."""
+        shares = self._shares(X)
+        scores: Floats = shares @ put_beside(to_host(self.coef_features_).T, shares)
+        if not self.include_inputs:
+            return scores
+        if is_elsewhere(numbers_of(X)):
+            raise ValueError("include_inputs=True works on the CPU: give X as a NumPy or SciPy array")
+        words = self._weigh_words(read_counts(self, X, reset=False))
+        return scores + np.asarray(words @ self.coef_inputs_.T)
 
     def _earlier_topics(self, n_words: int) -> FittedTopics | None:
         """Return the last fit if a warm start can use its topics; None otherwise."""

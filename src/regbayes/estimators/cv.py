@@ -308,7 +308,11 @@ class MedLDAClassifierCV(ModelSearch):
     """
 
     _model = MedLDAClassifier
-    _values = {"n_components": ("n_components", (10, 20, 40)), "C": ("Cs", (0.3, 1.0))}  # noqa: RUF012
+    _values = {  # noqa: RUF012 - constant
+        "n_components": ("n_components", (10, 20, 40)),
+        "C": ("Cs", (0.3, 1.0)),
+        "include_inputs": ("include_inputs", (False,)),
+    }
     _along = None
 
 
@@ -320,7 +324,11 @@ class MedLDARegressorCV(ModelSearch):
     """
 
     _model = MedLDARegressor
-    _values = {"n_components": ("n_components", (10, 20, 40)), "C": ("Cs", (1.0, 3.0))}  # noqa: RUF012
+    _values = {  # noqa: RUF012 - constant
+        "n_components": ("n_components", (10, 20, 40)),
+        "C": ("Cs", (0.3, 1.0, 3.0)),
+        "include_inputs": ("include_inputs", (False,)),
+    }
     _along = None
 
 

@@ -73,6 +73,9 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     weight_variance : float or None, default=None
         Controls the prior variance of the classifier's weights. Smaller values shrink them more. None is 0.25 for
         "gibbs" and 0.003 for "variational".
+    include_inputs : bool, default=False
+        Whether words have weights of their own, on their tf-idf, in addition to topics. It requires "variational" and
+        works on the CPU. Try smaller ``C`` with it.
     n_sweeps : int, default=5
         Number of mean-field sweeps over a document that infer its topics, in training and prediction.
     max_iter : int or None, default=None
@@ -112,7 +115,12 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     components_ : array of shape (n_components, n_features)
         Expected counts of words in topics plus ``topic_word_prior``.
     coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
-        Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_features_.T``.
+        Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_features_.T``, plus the tf-idf
+        of the words (``TfidfTransformer``) times ``coef_inputs_.T`` with ``include_inputs=True``.
+    coef_inputs_ : array of shape (n_classes, n_features) or (1, n_features)
+        Weights of the tf-idf of words, with ``include_inputs=True``.
+    idf_ : array of shape (n_features,)
+        Inverse document frequencies, with ``include_inputs=True``.
     trace_ : Trace
         History of the objective and its terms. With "gibbs" it is the negative log joint density, which fluctuates
         after convergence, and ``trace_.diagnostics["changed"]`` is the share of words whose topic changed.
@@ -163,6 +171,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         doc_topic_prior: float | None = None,
         topic_word_prior: float | None = None,
         weight_variance: float | None = None,
+        include_inputs: bool = False,
         n_sweeps: int = 5,
         max_iter: int | None = None,
         tol: float = 0.02,
@@ -185,6 +194,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
         self.weight_variance = weight_variance
+        self.include_inputs = include_inputs
         self.n_sweeps = n_sweeps
         self.max_iter = max_iter
         self.tol = tol
@@ -308,12 +318,16 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         """Return the fitted attributes; the weights are zero if C is 0."""
         n = 1 if len(self.classes_) == 2 and not self._several else len(self.classes_)
         coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.n_topics))
-        return {"_fitted": fitted, "coef_features_": coef}
+        found = {"_fitted": fitted, "coef_features_": coef}
+        if self.include_inputs:
+            found["coef_inputs_"] = (
+                np.zeros((n, self.n_features_in_)) if fitted.word_weights is None else fitted.word_weights
+            )
+        return found
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        shares = self._shares(X)
-        scores = shares @ put_beside(to_host(self.coef_features_).T, shares)
+        scores = self._linear_scores(X)
         return scores[:, 0] if len(self.coef_features_) == 1 and not self._several else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -361,7 +375,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     weight_variance : float or None, default=None
         Controls the prior variance of the weights, in squared standard deviations of the targets. Smaller values shrink
         them more. None is 1 for "gibbs" and 0.01 for "variational".
-    n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks, deterministic, warm_start
+    include_inputs, n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks, deterministic, warm_start
         As in `MedLDAClassifier`.
     random_state, n_jobs, verbose
         As in `MedLDAClassifier`.
@@ -372,7 +386,9 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         Expected counts of words in topics plus ``topic_word_prior``.
     coef_features_ : array of shape (n_components,) or (n_targets, n_components)
         Mean weights of the topics, in units of the targets: ``predict(X)`` is
-        ``transform(X) @ coef_features_.T + intercept_``.
+        ``transform(X) @ coef_features_.T + intercept_``, plus the part of the words with ``include_inputs=True``.
+    coef_inputs_, idf_ : array of shape (n_features,) or (n_targets, n_features); array of shape (n_features,)
+        As in `MedLDAClassifier`.
     intercept_ : float or array of shape (n_targets,)
         Mean of the targets.
     trace_, n_iter_, n_features_in_, feature_names_in_
@@ -414,6 +430,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         doc_topic_prior: float | None = None,
         topic_word_prior: float | None = None,
         weight_variance: float | None = None,
+        include_inputs: bool = False,
         n_sweeps: int = 5,
         max_iter: int | None = None,
         tol: float = 0.02,
@@ -435,6 +452,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
         self.weight_variance = weight_variance
+        self.include_inputs = include_inputs
         self.n_sweeps = n_sweeps
         self.max_iter = max_iter
         self.tol = tol
@@ -499,6 +517,9 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         zeros = np.zeros((len(self._mean), fitted.n_topics))
         coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else zeros
         found: dict[str, Any] = {"_fitted": fitted, "coef_features_": coef, "intercept_": self._mean}
+        if self.include_inputs:
+            words = np.zeros((len(coef), self.n_features_in_)) if fitted.word_weights is None else fitted.word_weights
+            found["coef_inputs_"] = words * self._scale[:, None]
         if self._single:
             found |= {name: value[0] for name, value in found.items() if name != "_fitted"}
             found["intercept_"] = float(found["intercept_"])
@@ -506,11 +527,9 @@ class MedLDARegressor(RegressorMixin, TopicModel):
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""
-        shares = self._shares(X)
-        intercept = (
-            self.intercept_ if isinstance(self.intercept_, float) else put_beside(to_host(self.intercept_), shares)
-        )
-        return shares @ put_beside(to_host(self.coef_features_).T, shares) + intercept
+        scores = self._linear_scores(X)
+        mean = self.intercept_
+        return scores + (mean if isinstance(mean, float) else put_beside(to_host(mean), scores))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -62,6 +62,7 @@ from regbayes.estimators._task_bases import (
 from regbayes.estimators.metrics import explained_variance_pooled, subset_accuracy
 from regbayes.kernels.arrays import is_mapped, is_plain, take_columns, to_device, to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
+from regbayes.models.ilsvm.starts import POLICY, StructurePolicy
 from regbayes.models.indian_buffet import stick_weights
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
 from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
@@ -158,6 +159,7 @@ class LatentTasks(LatentModel):
     prior_variance: float | Literal["auto", "estimate"] = "auto"
     n_init: int = 1
 
+    _policy: ClassVar[StructurePolicy] = POLICY
     _standardizes: ClassVar[bool] = True  # standardizes the inputs, which makes a copy
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **LatentModel._parameter_constraints,
@@ -272,7 +274,7 @@ class LatentTasks(LatentModel):
         with self._fitting(self._attributes, stages_of(settings), problem.data, self.verbose) as reporter:
             n_init = self.n_init if earlier is None else 1
             for start in self._try_starts(reporter, draw(), n_init):
-                reporter.result = fit(prepared, start, callbacks=[reporter])
+                reporter.result = fit(prepared, start, callbacks=[reporter], policy=self._policy)
         if reporter.result.status in CUT_SHORT:  # the number of features of an unfinished fit is not meaningful
             return
         # Tempered features share the weights, so that truncating them barely affects predictions.

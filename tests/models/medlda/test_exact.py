@@ -12,7 +12,7 @@ from scipy.stats import chi2, invgauss, kstest
 from medlda_tools import corpus_of, log_words, loss, settings
 from regbayes.margins.targets import Numbers, Signs
 from regbayes.models.medlda import gibbs
-from regbayes.models.medlda.gibbs import Problem, draw_inverse, draw_quadratics, n_variables
+from regbayes.models.medlda.gibbs import Problem, draw_inverse, draw_quadratics, list_hinges
 
 X = np.array([[2, 0, 1], [0, 1, 1], [1, 0, 0]])
 MARGINS = Signs(
@@ -168,7 +168,7 @@ def test_quadratics_average_to_the_slope_of_the_loss(responses):
     """By Danskin's theorem, E[quadratic | score] and E[linear | score] give the slope of the loss."""
     rng, score = np.random.default_rng(0), 0.25
     scores = np.full(responses.C.shape, score)
-    shape = (n_variables(responses), *scores.shape)
+    shape = (len(list_hinges(responses)), *scores.shape)
     draws = [
         np.subtract(*(part * factor for part, factor in zip(pair, (1.0, score), strict=True)))
         for pair in (

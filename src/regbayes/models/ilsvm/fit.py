@@ -342,9 +342,9 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
         inference, head = joint.infer(params), None
         if problem.head is not None:
             head = joint.solve(inference, at.warm_start, tolerance).head
-        ranges = joint.blocks.map_sum(range_features, inference.shared).array()
-        on = joint.blocks.map_sum(range_probabilities, inference.shared).array() if settings.slab else None
-        return State(params, ranges, head, None, settings.input_scale, on)
+        names = ["infer", *(["infer_probabilities"] if settings.slab else [])]
+        ranges = [joint.blocks.map_sum(range_features, inference.shared, name).array() for name in names]
+        return State(params, ranges[0], head, None, settings.input_scale, *ranges[1:])
     parts = joint.blocks.gather(lambda block: params.infer(block.pieces[0]))
     features = problem.data.X.join(parts)
     psi = None
@@ -356,11 +356,6 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     return State(params, features, fitted.head, fitted.dual, settings.input_scale, psi)
 
 
-def range_features(block: RowBlock[Rows], version: Version) -> Ranges:
-    """Return the ranges of the features of a block."""
-    return Ranges.of([part.features for part in block.infer(version)])
-
-
-def range_probabilities(block: RowBlock[Rows], version: Version) -> Ranges:
-    """Return the ranges of the feature probabilities of a block."""
-    return Ranges.of([version.params.infer_probabilities(rows) for rows in block.pieces])
+def range_features(block: RowBlock[Rows], version: Version, name: str) -> Ranges:
+    """Return the ranges of the features of a block, as a method of the parameters infers them."""
+    return Ranges.of([getattr(version.params, name)(rows) for rows in block.pieces])

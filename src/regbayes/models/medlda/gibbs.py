@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -320,7 +321,7 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
         rng = _generator(settings, sweep, problem.corpus.n_groups**2)
         weights = draw_weights(weight_posterior(problem, chain), rng.standard_normal(chain.weights.shape))
         scores = document_scores(problem, chain.counts, weights)
-        shape = (n_variables(problem.responses), *scores.shape)
+        shape = (len(list_hinges(problem.responses)), *scores.shape)
         drawn = draw_quadratics(_warm_responses(problem, sweep), scores, rng.standard_normal(shape), rng.random(shape))
         chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1], scores=scores)
         terms |= _response_terms(problem, scores, weights)
@@ -469,9 +470,11 @@ def document_scores(problem: Problem, counts: TopicCounts, weights: Floats) -> F
 # 1 / lambda is inverse Gaussian. docs/math.md eq. (51), (52).
 
 
-def n_variables(responses: Responses) -> int:
-    """Return the number of augmentation variables per document and response."""
-    return 1 if isinstance(responses, Signs) else 2
+def list_hinges(responses: Responses) -> list[tuple[Any, Floats]]:
+    """Return signs s and thresholds b of the hinges ``max(0, s (b - score))`` whose sum is the loss."""
+    if isinstance(responses, Signs):
+        return [(responses.signs, responses.margin * responses.signs)]
+    return [(1.0, responses.values - responses.epsilon), (-1.0, responses.values + responses.epsilon)]
 
 
 def draw_quadratics(responses: Responses, scores: Floats, normals: Floats, uniforms: Floats) -> tuple[Floats, Floats]:
@@ -481,19 +484,12 @@ def draw_quadratics(responses: Responses, scores: Floats, normals: Floats, unifo
     ----------
     responses : Responses
     scores : (N, L)
-    normals, uniforms : (variables, N, L)
-        Standard normal draws, and draws from [0, 1); see `n_variables`.
+    normals, uniforms : (hinges, N, L)
+        Standard normal draws, and draws from [0, 1), for each of `list_hinges`.
     """
-    c = 0.5 * responses.C
-    if isinstance(responses, Signs):
-        return _margin_quadratic(
-            responses, draw_inverse(c * (responses.margin - responses.signs * scores), normals[0], uniforms[0])
-        )
-    above = c * (responses.values - scores - responses.epsilon)
-    below = c * (scores - responses.values - responses.epsilon)
-    return _target_quadratic(
-        responses, draw_inverse(above, normals[0], uniforms[0]), draw_inverse(below, normals[1], uniforms[1])
-    )
+    c, hinges = 0.5 * responses.C, list_hinges(responses)
+    draws = zip(hinges, normals, uniforms, strict=True)
+    return _quadratics(responses, [draw_inverse(c * s * (b - scores), *drawn) for (s, b), *drawn in draws])
 
 
 def expected_quadratics(responses: Responses, scores: Floats) -> tuple[Floats, Floats]:
@@ -502,22 +498,13 @@ def expected_quadratics(responses: Responses, scores: Floats) -> tuple[Floats, F
     The mean of 1 / lambda itself is infinite if a score is at its margin.
     """
     c = 0.5 * responses.C
-    if isinstance(responses, Signs):
-        return _margin_quadratic(responses, 1.0 / (1.0 + c * np.abs(responses.margin - responses.signs * scores)))
-    above, below = (sign * (responses.values - scores) - responses.epsilon for sign in (1.0, -1.0))
-    return _target_quadratic(responses, 1.0 / (1.0 + c * np.abs(above)), 1.0 / (1.0 + c * np.abs(below)))
+    return _quadratics(responses, [1.0 / (1.0 + c * np.abs(b - scores)) for _, b in list_hinges(responses)])
 
 
-def _margin_quadratic(responses: Signs, inverse: Floats) -> tuple[Floats, Floats]:
-    c = 0.5 * responses.C
-    return c * responses.signs * (1.0 + c * responses.margin * inverse), c * c * inverse
-
-
-def _target_quadratic(responses: Numbers, inverse_above: Floats, inverse_below: Floats) -> tuple[Floats, Floats]:
-    c = 0.5 * responses.C
-    above, below = c * c * inverse_above, c * c * inverse_below
-    linear = above * (responses.values - responses.epsilon) + below * (responses.values + responses.epsilon)
-    return linear, above + below
+def _quadratics(responses: Responses, inverses: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """Return ``linear`` and ``quadratic`` given 1 / lambda of each hinge."""
+    c, pairs = 0.5 * responses.C, list(zip(list_hinges(responses), inverses, strict=True))
+    return sum(c * s + c * c * inverse * b for (s, b), inverse in pairs), sum(c * c * inverse for inverse in inverses)
 
 
 def draw_inverse(u: Floats, normals: Floats, uniforms: Floats) -> Floats:

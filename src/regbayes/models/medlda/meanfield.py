@@ -34,6 +34,7 @@ from regbayes.kernels.arrays_topics import (
     reverse_documents,
 )
 from regbayes.kernels.meanfield import WordCounts, as_table, lengths_of
+from regbayes.margins.design import Inputs
 from regbayes.margins.head import Head, LinearHead, Tolerance
 from regbayes.margins.targets import Classes, Signs, Targets
 from regbayes.models.medlda.topics import FittedTopics
@@ -191,12 +192,21 @@ class TableSums(RowSums):
 
 
 @dataclass(frozen=True)
+class WordInputs:
+    """Words as inputs of the head in addition to topics, reduced to few directions."""
+
+    values: Floats  # (N, R): tf-idf of the documents along the directions
+    directions: Floats  # (R, V)
+
+
+@dataclass(frozen=True)
 class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, TableSums]):
     """Topic model with a fixed number of label-free sweeps per document."""
 
     doc_prior: Floats  # (K,)
     word_prior: float
     n_sweeps: int
+    word_directions: Floats | None = None  # (R, V): those of the head's `WordInputs`
 
     def infer(self, rows: TrainingDocuments, params: TopicLogits) -> Inferred[BoundSums]:
         """Infer documents, docs/math.md eq. (66); the features are topic shares and the cache is gamma."""
@@ -292,6 +302,7 @@ def fit(  # noqa: PLR0913 - options, all by name
     start: FittedTopics | None = None,
     callbacks: Sequence[Callback] = (),
     in_order: bool = False,
+    words: WordInputs | None = None,
 ) -> FitResult[FittedTopics]:
     """Fit topics and weights.
 
@@ -314,6 +325,8 @@ def fit(  # noqa: PLR0913 - options, all by name
         Each receives the `Progress` of every step.
     in_order : bool, default=False
         Whether sums on a device are always taken in the same order.
+    words : WordInputs, default=None
+        Words of all documents, as inputs of the head.
 
     Returns
     -------
@@ -323,6 +336,10 @@ def fit(  # noqa: PLR0913 - options, all by name
     check_order(documents, settings, in_order)
     kept, asked = select_documents(documents, targets, sample_weight, n_words, settings.n_components, in_order)
     problem = label_free_problem(kept, n_words, asked, settings, executor)
+    if words is not None and problem.head is not None:
+        inputs = Inputs(words.values[lengths_of(documents) > 0])
+        head, model = replace(problem.head, inputs=inputs), replace(problem.model, word_directions=words.directions)
+        problem = replace(problem, model=model, head=head)
     logits = first_logits(kept, n_words, asked, settings.n_components, settings.seed, start)
     numbers = documents.numbers
     topics = make_topics(logits.astype(numbers.dtype) if is_plain(numbers) else to_device(logits, numbers))
@@ -401,6 +418,9 @@ def fitted_topics(
         shares=at.stats.tokens / at.stats.tokens.sum(),
         n_sweeps=model.n_sweeps,
         collapsed=False,
+        word_weights=None
+        if head is None or model.word_directions is None
+        else head.weights[:, len(model.doc_prior) : -1] @ model.word_directions,
     )
 
 

@@ -91,9 +91,12 @@ class FittedTopics:
     shares: Floats  # (K,): topic shares of the corpus, for documents without words
     n_sweeps: int  # sweeps of label-free inference, or UNTIL_SETTLED
     collapsed: bool  # whether inference integrates out proportions, eq. (56), instead of mean field
+    word_weights: Floats | None = None  # (L, V): weights of the tf-idf of words, in addition to topics
 
     def _check_loaded(self) -> None:
         check_arrays(self, word_given_topic="VK", topic_total="K", doc_prior="K", shares="K", weights="LK")
+        if self.word_weights is not None and self.word_weights.shape != (len(self.weights), len(self.word_given_topic)):
+            raise ValueError("word_weights must have a row for each response and a column for each word")
         if not 0 <= self.n_sweeps <= MAX_LOADED_SWEEPS:
             raise ValueError(f"n_sweeps must be between 0 and {MAX_LOADED_SWEEPS}; got {self.n_sweeps!r}")
         if min(self.word_given_topic.min(), self.topic_total.min(), self.doc_prior.min()) < 0:

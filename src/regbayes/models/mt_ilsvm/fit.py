@@ -194,7 +194,9 @@ def first_model(settings: Settings, moments: Moments, n_targets: float) -> Multi
     )
 
 
-def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] = ()) -> FitResult[State]:
+def fit(
+    problem: Problem, start: State | Floats, callbacks: Sequence[Callback] = (), policy: StructurePolicy = POLICY
+) -> FitResult[State]:
     """Fit the model.
 
     Parameters
@@ -206,6 +208,8 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         q(Z) of the state.
     callbacks : sequence of callable
         Each receives the `Progress` of every iteration. States of the factor analysis have no weights.
+    policy : StructurePolicy
+        Decides which features are dropped.
 
     Returns
     -------
@@ -234,18 +238,9 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration, found.objective)
     point = Point(at, problem.pull_back(at, inferred))
     if searches:
-        point, status = search_structure(problem, point, callbacks)
+        point, status = search_structure(problem, point, callbacks, policy)
         max_iter = 0 if status else max_iter
-    result = run(
-        partial(alternate if settings.margins == "posterior" else descend, problem),
-        point,
-        max_iter=max_iter,
-        objective=lambda point: point.at.terms,
-        stop=AbsoluteChange(settings.tol * settings.C * problem.n_targets, PATIENCE),
-        callbacks=callbacks,
-        view=lambda point: problem.state(point.latent, problem.find_weights(point.at)),
-        stage=STAGES[settings.margins],
-    )
+    result = _iterate(problem, point, max_iter, settings.tol, callbacks, STAGES[settings.margins])
     at, status = result.state.at, status or result.status
     if at.head.gap > problem.tolerance.gap * at.head.value:  # the last solve stopped early
         try:
@@ -315,7 +310,7 @@ def factor_analysis(
 
     def step(at: Posterior) -> StepResult[Posterior]:
         new = model.alternate(at)
-        lost = not to_the_end and _softness(new.latent) > COLLAPSING
+        lost = not to_the_end and have_collapsed(new.latent, COLLAPSING)
         return StepResult(new, model.terms(new), status=Status.STALLED if lost else None)
 
     start = start_latent(model.moments, settings, noise)
@@ -331,14 +326,9 @@ def factor_analysis(
     )
 
 
-def have_collapsed(latent: Latent) -> bool:
+def have_collapsed(latent: Latent, limit: float = COLLAPSED) -> bool:
     """Return whether the temperature of a factor analysis was too high to find features."""
-    return _softness(latent) > COLLAPSED
-
-
-def _softness(latent: Latent) -> float:
-    psi = latent.psi
-    return float(np.mean(psi * (1.0 - psi)))
+    return float(np.mean(latent.psi * (1.0 - latent.psi))) > limit
 
 
 def start_latent(moments: Moments, settings: Settings, noise: Floats) -> Latent:
@@ -443,30 +433,38 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     return StepResult(replace(point, at=at), at.terms, {"step_length": 0.0, "gap": at.gap}, Status.STALLED)
 
 
+def _iterate(
+    problem: Problem, point: Point, max_iter: int, tol: float, callbacks: Sequence[Callback], stage: str
+) -> FitResult[Point]:
+    """Descend or alternate until the objective per target changes little."""
+    return run(
+        partial(alternate if problem.settings.margins == "posterior" else descend, problem),
+        point,
+        max_iter=max_iter,
+        objective=lambda point: point.at.terms,
+        stop=AbsoluteChange(tol * problem.settings.C * problem.n_targets, PATIENCE),
+        callbacks=callbacks,
+        view=lambda point: problem.state(point.latent, problem.find_weights(point.at)),
+        stage=stage,
+    )
+
+
 def search_structure(
-    problem: Problem, point: Point, callbacks: Sequence[Callback] = (), policy: StructurePolicy = POLICY
+    problem: Problem, point: Point, callbacks: Sequence[Callback], policy: StructurePolicy
 ) -> tuple[Point, Status | None]:
     """Descend and drop features that barely improve the objective; return the status if that was stopped.
 
     The rule is that of iLSVM: half of the candidates are dropped at a time, followed by a short descent.
     """
-    unit, n_steps = problem.settings.C * problem.n_targets, policy.first_steps
+    min_gain, n_steps = policy.min_gain * problem.settings.C * problem.n_targets, policy.first_steps
     try:
         while True:
-            result = run(
-                partial(descend, problem),
-                point,
-                max_iter=min(n_steps, problem.settings.max_iter),
-                objective=lambda point: point.at.terms,
-                stop=AbsoluteChange(policy.tol * unit, PATIENCE),
-                callbacks=callbacks,
-                view=lambda point: problem.state(point.latent, problem.find_weights(point.at)),
-                stage=WARM_UP,
-            )
+            most = min(n_steps, problem.settings.max_iter)
+            result = _iterate(problem, point, most, policy.tol, callbacks, WARM_UP)
             point, n_steps = result.state, policy.short_steps
             if result.status in CUT_SHORT:
                 return point, result.status
-            smaller = _drop_idle_features(problem, point, policy.min_gain * unit, policy.max_error)
+            smaller = _drop_idle_features(problem, point, min_gain, policy.max_error)
             if smaller is None:
                 return point, None
             point = smaller

@@ -159,15 +159,6 @@ class Latent:
         """Entropy of q(Z)."""
         return feature_entropy(self.logits)
 
-    def change(self, **others: Any) -> Latent:
-        """Replace sticks or variances, keeping cached properties of the features."""
-        new = replace(self, **others)
-        new.__dict__.update({name: self.__dict__[name] for name in OF_FEATURES if name in self.__dict__})
-        return new
-
-
-OF_FEATURES = ("psi", "products", "entropy")
-
 
 @persistable(name="regbayes.mt_ilsvm.Factors")
 @dataclass(frozen=True)
@@ -321,20 +312,20 @@ def update_sticks(latent: Latent, alpha: float) -> Latent:
     def cost(sticks: Sticks) -> float:
         return kl_sticks(sticks, alpha) + cross_entropy_features(stick_expectations(sticks), counts, n_columns)
 
-    return latent.change(sticks=new) if cost(new) <= cost(latent.sticks) else latent
+    return replace(latent, sticks=new) if cost(new) <= cost(latent.sticks) else latent
 
 
 def update_noise_variance(latent: Latent, factors: Factors, moments: Moments) -> Latent:
     """Set lambda^2 to its optimum for q(Z) and q(w), docs/math.md eq. (42)."""
     size = moments.n_rows * len(latent.logits)
     residual = expected_residual(latent, factors, moments) / size
-    return latent.change(noise_variance=max(residual, VARIANCE_FLOOR * moments.mean_square))
+    return replace(latent, noise_variance=max(residual, VARIANCE_FLOOR * moments.mean_square))
 
 
 def update_weight_variance(latent: Latent, factors: Factors, moments: Moments) -> Latent:
     """Set sigma0^2 to its optimum for q(w), docs/math.md eq. (42)."""
     size = moments.n_rows * latent.logits.shape[1]
-    return latent.change(weight_variance=float(np.trace(factors.second_moment)) / size)
+    return replace(latent, weight_variance=float(np.trace(factors.second_moment)) / size)
 
 
 NO_MOMENTS = Moments(np.zeros((0, 0)), 0.0)  # placeholder in the model of sample blocks
