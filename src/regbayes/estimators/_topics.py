@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -61,7 +60,7 @@ from regbayes.estimators._bases import (
     warn_of_status,
 )
 from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_graph
-from regbayes.kernels.device_memory import free_bytes, within_memory
+from regbayes.kernels.device_memory import within_memory
 from regbayes.kernels.meanfield import WordCounts, lengths_of, padded
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import batches, gibbs, meanfield, topics
@@ -92,7 +91,6 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 MIN_FIRST_BATCH_DOCUMENTS = 500  # documents of the first batch below which the topics depend on chance
-COUNTED_DOCUMENTS = 1000  # sampled documents that estimate the number of nonzero entries of a large dense matrix
 COUNT_RANGE = (1e-6, 1e15)  # positive counts whose sums single precision can represent
 COUNT_TYPES = [np.float64, np.float32, np.int64, np.int32]  # others become the first
 
@@ -305,8 +303,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         sampled = self.inference == "gibbs"
         if sampled:
             self._check_sampler()
-        if self.include_inputs and (sampled or streaming or isinstance(counts, DeviceCorpus)):
-            raise ValueError('include_inputs=True needs inference="variational" and X as a NumPy or SciPy array')
+        if self.include_inputs and isinstance(counts, DeviceCorpus):
+            raise ValueError("include_inputs=True works on the CPU: give X as a NumPy or SciPy array")
         if isinstance(counts, DeviceCorpus) and not self._has_squared_loss:
             raise ValueError(
                 f"loss={self.loss!r} needs X on the CPU, as a NumPy or SciPy array, and it is "
@@ -329,6 +327,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         """Raise an error for parameters that the sampler does not support."""
         refused = {
             "topic_word_prior": (self.topic_word_prior == 0, "the sampler takes a positive number"),
+            "include_inputs": (self.include_inputs, "the sampler's scores are those of topics"),
             "loss": (str(self.loss).startswith("squared"), "the sampler draws from the loss as it is"),
         }
         for name, (is_refused, why) in refused.items():
@@ -735,29 +734,14 @@ def working_on_documents(model: Any, X: Any) -> Iterator[None]:
 
 
 def room_for_documents(model: Any, X: Any) -> AbstractContextManager[None]:
-    """Report how many documents fit if a device runs out of memory."""
-    numbers = numbers_of(X)
-    return within_memory(numbers, partial(_describe_room, model, X, numbers))
-
-
-def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
-    """Return a message about how many documents fit into a device's memory."""
-    n_documents, n_words = (int(size) for size in X.shape)
-    itemsize = 4 if "float32" in str(numbers.dtype) else 8
-    n_entries = numbers.shape[0]
-    if numbers is X:  # dense: counting all entries would need more of the exhausted memory
-        some = X[:COUNTED_DOCUMENTS, :]
-        n_entries = int((some != 0).sum()) * n_documents // max(some.shape[0], 1)
-    of_model = (int(model.n_components), int(model.n_sweeps))
-    per_document, tables = meanfield.n_bytes(n_documents, n_entries, n_words, *of_model, itemsize)
-    free, fits = free_bytes(numbers), ""
-    if free is not None:
-        fits = f" About {max(0, int((free - tables) / per_document)):,} documents like these fit."
-    return (
-        f"the memory of the device does not hold {n_documents:,} documents and what is made of them: each takes up to "
-        f"{per_document:,.0f} bytes, and tables of {n_words:,} words by {int(model.n_components)} topics "
-        f"{tables / 1e9:.2g} GB.{fits} Give fewer, or float32; or documents in blocks: regbayes.dask over several "
-        "machines, or partial_fit on the CPU"
+    """Raise an informative error if a device runs out of memory."""
+    return within_memory(
+        numbers_of(X),
+        lambda: (
+            f"the memory of the device does not hold {X.shape[0]:,} documents and tables of {X.shape[1]:,} words by "
+            f"{model.n_components} topics. Give fewer documents, or float32; or documents in blocks: regbayes.dask "
+            "over several machines, or partial_fit on the CPU"
+        ),
     )
 
 

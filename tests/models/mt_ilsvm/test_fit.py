@@ -26,8 +26,7 @@ from regbayes.margins.design import Design
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.models.ilsvm.starts import POLICY
 from regbayes.models.indian_buffet import Sticks
-from regbayes.models.mt_ilsvm import fit as fitting
-from regbayes.models.mt_ilsvm.fit import Point, Problem, carry_weights, factor_analysis, prepare
+from regbayes.models.mt_ilsvm.fit import Problem, carry_weights, factor_analysis, prepare
 from regbayes.models.mt_ilsvm.model import Settings, decision, feature_logits, features, update_factors
 
 
@@ -204,27 +203,6 @@ def test_weights_at_other_features_match_least_squares(n_columns):
     hinges = replace(settings, loss="hinge")
     kept, _ = exact(prepare(X, *cells_of(Y, "hinge"), hinges), toy_latent(34, n_columns))
     assert carry_weights(problem, kept, params).multipliers is kept.head.dual  # multipliers are kept as a warm start
-
-
-@pytest.mark.parametrize("generative_weight", [1e-6, 10.0])
-def test_first_step_with_many_targets_is_limited(generative_weight, monkeypatch):
-    problem, _, _ = toy_problem(36, generative_weight=generative_weight)
-    at, inferred = exact(problem, toy_latent(37))
-    tried = []
-    look = fitting._evaluate_if_no_higher
-    monkeypatch.setattr(
-        fitting,
-        "_evaluate_if_no_higher",
-        lambda problem, params, *given: tried.append(params) or look(problem, params, *given),
-    )
-    moves = {}
-    for name, fewest in {"few": 10**9, "many": 1}.items():
-        monkeypatch.setattr(fitting, "MANY_TARGETS", fewest)
-        tried.clear()
-        fitting.descend(problem, Point(at, problem.pull_back(at, inferred)))
-        moves[name] = float(np.sqrt(np.mean(np.square(tried[0].latent.logits - at.params.latent.logits))))
-    assert (moves["few"] > fitting.FIRST_MOVE) == (generative_weight < 1.0)  # only the small weight exceeds the limit
-    np.testing.assert_allclose(moves["many"], min(moves["few"], fitting.FIRST_MOVE), rtol=1e-12)
 
 
 # Fixed Z: independent solvers

@@ -56,8 +56,6 @@ OPTIONS = DescentOptions(
 )
 
 FLOOR = 1e-8  # minimum probability of a word in warm-started topics
-ROW_ARRAYS = 5  # peak number of (documents, topics) double arrays of a fit, in addition to the sweeps' result
-TABLES = 16  # number of words-by-topics tables that L-BFGS stores and works with
 CLASS_NOISE = 0.5  # standard deviation of the logits around those of the classes: separates topics of the same class
 CORPUS_NOISE = 0.1  # standard deviation of the logits around those of the corpus
 SMOOTHING = 1.0  # words of the corpus distribution added to each class, per word of the vocabulary
@@ -141,15 +139,6 @@ def select_documents(
     there = to_device(held, documents.numbers, xp.float64)
     order = hold_documents(documents, n_words, n_topics, in_order).order
     return TrainingDocuments(documents, there, weights, order), targets
-
-
-def n_bytes(
-    n_documents: int, n_entries: int, n_words: int, n_topics: int, n_sweeps: int, itemsize: int
-) -> tuple[float, float]:
-    """Return the device memory of a fit in bytes, per document and for tables."""
-    of_topics = (8.0 * ROW_ARRAYS + itemsize * n_sweeps) * n_topics
-    per_document = (4 + itemsize) * n_entries / max(n_documents, 1) + of_topics
-    return per_document, float(TABLES * itemsize * n_words * n_topics)
 
 
 @persistable(name="regbayes.medlda.TopicLogits")
