@@ -108,6 +108,15 @@ def test_text_option_selects_other_column_of_new_file(tmp_path):
     assert "--text" in run_here("predict", tmp_path / "m", tmp_path / "new.csv").err
 
 
+def test_include_inputs_weighs_words_of_documents(tmp_path):
+    (tmp_path / "t.csv").write_text(reviews())
+    fit = ("fit", tmp_path / "t.csv", "-t", "subject", "-o", tmp_path / "m", *QUICK, "--json", "--text", "review")
+    assert run_here(*fit).code == 0
+    plain = run_here("evaluate", tmp_path / "m", tmp_path / "t.csv", "--json").json
+    assert run_here(*fit, "--include-inputs").json["estimator"] == "MedLDAClassifier"
+    assert run_here("evaluate", tmp_path / "m", tmp_path / "t.csv", "--json").json != plain
+
+
 def test_long_texts_in_table_get_a_hint(tmp_path):
     (tmp_path / "t.csv").write_text(reviews())
     fit = ("fit", tmp_path / "t.csv", "-t", "subject", "-o", tmp_path / "m", *QUICK)

@@ -503,8 +503,10 @@ def expected_quadratics(responses: Responses, scores: Floats) -> tuple[Floats, F
 
 def _quadratics(responses: Responses, inverses: Sequence[Floats]) -> tuple[Floats, Floats]:
     """Return ``linear`` and ``quadratic`` given 1 / lambda of each hinge."""
-    c, pairs = 0.5 * responses.C, list(zip(list_hinges(responses), inverses, strict=True))
-    return sum(c * s + c * c * inverse * b for (s, b), inverse in pairs), sum(c * c * inverse for inverse in inverses)
+    c, hinges = 0.5 * responses.C, list_hinges(responses)
+    quadratics = [c * c * inverse for inverse in inverses]
+    linear = [c * s + quadratic * b for (s, b), quadratic in zip(hinges, quadratics, strict=True)]
+    return np.sum(linear, axis=0), np.sum(quadratics, axis=0)
 
 
 def draw_inverse(u: Floats, normals: Floats, uniforms: Floats) -> Floats:

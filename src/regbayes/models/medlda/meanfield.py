@@ -324,11 +324,9 @@ def fit(  # noqa: PLR0913 - options, all by name
     """
     check_order(documents, settings, in_order)
     kept, asked = select_documents(documents, targets, sample_weight, n_words, settings.n_components, in_order)
-    problem = label_free_problem(kept, n_words, asked, settings, executor)
-    if words is not None and problem.head is not None:
-        inputs = Inputs(words.values[lengths_of(documents) > 0])
-        head, model = replace(problem.head, inputs=inputs), replace(problem.model, word_directions=words.directions)
-        problem = replace(problem, model=model, head=head)
+    if words is not None:
+        words = replace(words, values=words.values[lengths_of(documents) > 0])
+    problem = label_free_problem(kept, n_words, asked, settings, executor, words)
     logits = first_logits(kept, n_words, asked, settings.n_components, settings.seed, start)
     numbers = documents.numbers
     topics = make_topics(logits.astype(numbers.dtype) if is_plain(numbers) else to_device(logits, numbers))
@@ -345,12 +343,19 @@ def make_model(settings: Settings) -> LabelFreeTopics:
 
 
 def label_free_problem(
-    documents: TrainingDocuments, n_words: int, targets: Targets | None, settings: Settings, executor: Executor
+    documents: TrainingDocuments,
+    n_words: int,
+    targets: Targets | None,
+    settings: Settings,
+    executor: Executor,
+    words: WordInputs | None = None,
 ) -> Problem:
-    """Return the descent problem of the model with a head on its shares."""
-    head = None if targets is None else make_head(documents, targets, settings)
+    """Return the descent problem of the model with a head on its shares, and on words if given."""
+    model, head = make_model(settings), None if targets is None else make_head(documents, targets, settings)
+    if words is not None and head is not None:
+        model, head = replace(model, word_directions=words.directions), replace(head, inputs=Inputs(words.values))
     blocks = hold_rows([documents.rows(rows) for rows in documents.cut(n_words)], executor)
-    return JointProblem(make_model(settings), blocks, head, OPTIONS)
+    return JointProblem(model, blocks, head, OPTIONS)
 
 
 def make_head(documents: TrainingDocuments, targets: Targets, settings: Settings) -> Head:
