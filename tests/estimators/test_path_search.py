@@ -599,7 +599,7 @@ def test_topic_search_matches_separate_fits(make, inference):
     search = make((2, 3), Cs=(0.3, 1.0), inference=inference, max_iter=4, cv=2, random_state=0)
     search.fit(documents, targets, weights)
     results = search.cv_results_
-    assert results["params"] == [{"n_components": k, "C": C} for k in (2, 3) for C in (0.3, 1.0)]
+    assert [(one["n_components"], one["C"]) for one in results["params"]] == [(2, 0.3), (2, 1.0), (3, 0.3), (3, 1.0)]
     model = clone(search.best_estimator_)
     for record in search.records_:
         train = np.setdiff1d(np.arange(60), record.rows)

@@ -276,7 +276,7 @@ class ILSVMClassifierCV(LatentSearch):
 
     _model = ILSVMClassifier
     _values = {  # noqa: RUF012 - constant
-        "C": ("Cs", (0.1, 0.3, 1.0, 3.0)),
+        "C": ("Cs", (0.3, 1.0, 3.0, 10.0)),
         "alpha": ("alphas", (2.0,)),
         "temperature": ("temperatures", ("auto",)),
         "generative_weight": ("generative_weights", ("auto",)),
