@@ -35,7 +35,7 @@ print(result)
 
 # %%
 # The result is the distribution closest to the posterior in KL divergence for which the average is three. It has the
-# form ``q ∝ p exp(multiplier * mean_effect)``: the multiplier is the weight of the factor that you would add to the
+# form ``q ∝ p exp(multiplier * mean_effect)``: the multiplier is the coefficient of the term that you would add to the
 # model's log-density for the same effect.
 #
 # The first line is a verdict on the draws and on the solver. The gap bounds how far the solution is from the optimum.
@@ -72,7 +72,7 @@ plt.show()
 # State how firmly you believe it
 # -------------------------------
 # ``within`` allows a tolerance. ``soft`` penalizes each unit of violation instead of forbidding it, or its square with
-# ``power=2``. A multiplier never exceeds the penalty.
+# ``power=2``. Unless violations are squared, no multiplier is larger than the penalty.
 
 constraints = {
     "== 3": E(mean_effect) == 3.0,
@@ -88,7 +88,7 @@ for name, constraint in constraints.items():
 # %%
 # Constraints that draws cannot meet
 # ----------------------------------
-# Reweighting cannot leave the range of the draws. The error reports the range of the draws.
+# Reweighting cannot leave the range of the draws. The error reports how far the draws reach.
 
 try:
     regularize(posterior, E(mean_effect) == 40.0)
@@ -99,7 +99,8 @@ except InfeasibleError as error:
 # Return to ArviZ
 # ---------------
 # ``to_arviz`` resamples the draws by their new weights and keeps chains, dimensions, coordinates and the other groups.
-# Resampling rounds: use ``result.expectation`` for numbers, and ArviZ for plots and summaries.
+# Resampling rounds the weights to whole copies of draws: use ``result.expectation`` for numbers, and ArviZ for plots
+# and summaries.
 
 resampled = result.to_arviz()
 print(f"mean effect of the resampled draws: {float(resampled.posterior['theta'].mean()):.2f}")

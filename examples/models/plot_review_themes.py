@@ -1,6 +1,6 @@
 """
-Topics that drive a rating
-==========================
+Topics that predict a rating
+============================
 
 Find the topics of reviews that are associated with many or few stars.
 
@@ -63,8 +63,8 @@ new_texts, new_stars = draw_reviews(400, seed=1)
 # %%
 # Fit topics and stars together
 # -----------------------------
-# The weight of a topic is the number of stars, relative to the mean, of a review that is about this topic alone. Real
-# reviews are mixtures.
+# The weight of a topic is the number of stars, relative to the mean, of a review that is about this topic alone.
+# Reviews are mixtures, so the weights are larger than the effects above.
 
 vectorizer = CountVectorizer(stop_words="english", min_df=3)
 X, X_new = vectorizer.fit_transform(texts), vectorizer.transform(new_texts)
@@ -85,9 +85,9 @@ plt.show()
 #
 # Compare with two baselines
 # --------------------------
-# Topics learned without the stars describe the trips and hardly predict. Topics learned with the stars predict about as
-# well as a weight for every word, and there are only a few to interpret. The reviews are simulated, so
-# this is an illustration and not a benchmark.
+# Topics learned without the stars describe the trips and predict less well. Topics learned with the stars predict about
+# as well as a weight for every word, and there are only a few to interpret. The reviews are simulated, so this is an
+# illustration and not a benchmark.
 
 unsupervised = LatentDirichletAllocation(12, random_state=0).fit(X)
 regression = RidgeCV(np.logspace(-3, 3, 13)).fit(unsupervised.transform(X), stars)
