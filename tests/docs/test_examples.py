@@ -27,8 +27,7 @@ LONG = {"resample_model.py", "ilsvm_digits.py"}  # scripts of many fits, which t
 ALONE = {"dask_cluster.py", "dask_tasks.py", "new_model.py"}  # run as processes: imported by workers, or register names
 EXAMPLES = [
     pytest.param(path, marks=pytest.mark.slow if path.name in LONG else (), id=path.name)
-    for folder in ("examples", "paper/examples")
-    for path in sorted((ROOT / folder).rglob("*.py"))
+    for path in sorted((ROOT / "examples").rglob("*.py"))
     if not path.name.startswith("plot_")
 ]
 PAGES = {

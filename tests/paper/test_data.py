@@ -69,29 +69,11 @@ def test_load_corrupt_file_raises_data_error(tmp_path):
 
 
 def test_load_missing_data_set_explains_how_to_obtain_it(tmp_path, monkeypatch):
-    with pytest.raises(DataNotFoundError, match="Mulan distributes it"):
+    with pytest.raises(DataNotFoundError, match="from OpenML"):
         load_yeast(folder=tmp_path, download_if_missing=False)
     monkeypatch.setenv("REGBAYES_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(DataNotFoundError, match="does not exist"):
         load_yeast()
-
-
-def test_load_arff_selects_label_columns_by_name(tmp_path):
-    labels = CATALOG["emotions"].labels
-    sizes = {"train": 391, "test": 202}
-    expected = []
-    for part, n in sizes.items():
-        X, Y = RNG.standard_normal((n, 72)).round(3), RNG.integers(0, 2, (n, 6))
-        header = ["@relation emotions"]
-        header += [f"@attribute\t'{name}' {{0,1}}" for name in labels[:3]]
-        header += [f"@attribute x{i} numeric" for i in range(72)]
-        header += [f"@attribute '{name}' {{0,1}}" for name in labels[3:]]
-        rows = [",".join(map(str, [*y[:3], *x, *y[3:]])) for x, y in zip(X, Y, strict=True)]
-        (tmp_path / f"emotions-{part}.arff").write_text("\n".join([*header, "@data", *rows]))
-        expected.append((X, Y))
-    found = load("emotions", folder=tmp_path)
-    np.testing.assert_allclose(found.data, np.concatenate([X for X, _ in expected]))
-    np.testing.assert_array_equal(found.target, np.concatenate([Y for _, Y in expected]))
 
 
 def test_load_movie_reviews_returns_sparse_counts_and_targets(tmp_path):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 from scipy.optimize import check_grad
-from scipy.special import betaln, logsumexp, softmax
+from scipy.special import betaln, softmax
 from scipy.stats import gamma, multivariate_normal, multivariate_t
 from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
@@ -21,7 +20,7 @@ from regbayes_paper.baselines import (
     harmonium,
     infinite_svm,
 )
-from regbayes_paper.baselines.harmonium import BernoulliUnits, MarginProblem, PoissonUnits, likeliest_weights
+from regbayes_paper.baselines.harmonium import MarginProblem, likeliest_weights
 from regbayes_paper.baselines.infinite_svm import Mixture, NormalGamma, Problem
 from regbayes_paper.svm import class_losses
 
@@ -38,38 +37,6 @@ def test_scikit_learn_checks_pass(estimator, check):
 
 
 # --- Harmoniums
-
-SHARES = np.linspace(1.0, 2.0, 4) / np.linspace(1.0, 2.0, 4).sum()
-COUNTS = np.array([row for row in product(range(7), repeat=4) if sum(row) == 6], dtype=float)
-ENUMERABLE = {
-    "bernoulli": (BernoulliUnits(np.linspace(0.2, 0.7, 5)), np.array(list(product([0.0, 1.0], repeat=5)))),
-    "poisson": (PoissonUnits(SHARES), COUNTS),
-}
-
-
-@pytest.mark.parametrize(("units", "rows"), ENUMERABLE.values(), ids=ENUMERABLE)
-def test_base_is_normalized_and_statistic_is_standardized(units, rows):
-    base, t = np.exp(units.log_base(rows)), units.statistic(rows)
-    assert base.sum() == pytest.approx(1.0)
-    np.testing.assert_allclose(base @ t, 0.0, atol=1e-12)
-    span = np.linalg.svd(t, full_matrices=False)[2][: np.linalg.matrix_rank(t)]  # the total of counts is fixed
-    np.testing.assert_allclose((t.T * base) @ t, span.T @ span, atol=1e-12)
-
-
-@pytest.mark.parametrize(("units", "rows"), ENUMERABLE.values(), ids=ENUMERABLE)
-def test_log_normalizer_is_accurate_to_fourth_order(units, rows):
-    t, errors = units.statistic(rows), []
-    directions = np.linalg.qr(t.T @ np.random.default_rng(0).standard_normal((len(rows), 2)))[0]
-    for length in (0.1, 0.05):
-        W = length * directions
-        exact = logsumexp(units.log_base(rows) + 0.5 * np.square(t @ W).sum(axis=1))
-        errors.append(exact - harmonium.log_normalizer(W))
-    assert errors[0] / errors[1] == pytest.approx(16.0, rel=0.05)
-    assert harmonium.log_normalizer(1.1 * directions) == np.inf
-
-
-def test_poisson_units_with_zero_counts_have_zero_statistic():
-    assert not np.any(PoissonUnits(SHARES).statistic(np.zeros((1, 4))))
 
 
 def test_gaussian_harmonium_matches_probabilistic_pca():
@@ -95,7 +62,7 @@ def test_likeliest_weights_maximize_likelihood(n_components):
 @pytest.mark.parametrize("squared", [False, True])
 def test_gradient_with_margins_matches_finite_differences(squared):
     X, y = load_iris(return_X_y=True)
-    problem = MarginProblem((X - X.mean(axis=0))[::5], y[::5], 3, 0.2, squared, True, 0.05)
+    problem = MarginProblem((X - X.mean(axis=0))[::5], y[::5], 3, 0.2, squared, 0.05)
     W = 0.1 * np.random.default_rng(0).standard_normal(8)
 
     def evaluate(flat):
@@ -114,13 +81,6 @@ def test_max_margin_harmonium_decreases_objective_and_predicts():
     model = MaxMarginHarmoniumClassifier(3, C=1.0, random_state=0).fit(X, y)
     assert np.all(np.diff(model.objectives_) <= 0)
     assert model.score(X, y) > 0.95
-    views = [("gaussian", [0, 3]), ("bernoulli", slice(1, 3))]
-    mixed = np.column_stack([X[:, 0], X[:, 1:3] > X[:, 1:3].mean(axis=0), X[:, 3]])
-    assert MaxMarginHarmoniumClassifier(3, C=1.0, visible=views, random_state=0).fit(mixed, y).score(mixed, y) > 0.9
-    with pytest.raises(ValueError, match="zeros and ones"):
-        ExponentialFamilyHarmonium(2, visible="bernoulli").fit(X)
-    with pytest.raises(ValueError, match="exactly one view"):
-        ExponentialFamilyHarmonium(2, visible=views[:1]).fit(X)
 
 
 # --- The infinite SVM

@@ -1,14 +1,13 @@
 """Loaders of the paper's data sets, and of stand-ins for those that are not public.
 
-A data set is a file NAME.npz without pickle, in a given folder or that of REGBAYES_DATA. Yeast, Scene and Emotions are
-also read from Mulan's ARFF files or fetched from OpenML. scikit-learn fetches 20 Newsgroups.
+A data set is a file NAME.npz without pickle, in a given folder or that of REGBAYES_DATA. scikit-learn can also fetch
+Yeast and Scene from OpenML, and 20 Newsgroups.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,9 +48,8 @@ class Known:
     openml_id: int | None = None
 
 
-_MULAN = "Mulan distributes it as {0}-train.arff and {0}-test.arff. It is also on OpenML."
 _SCENES = ("Beach", "Sunset", "FallFoliage", "Field", "Mountain", "Urban")
-_EMOTIONS = ("amazed-suprised", "happy-pleased", "relaxing-calm", "quiet-still", "sad-lonely", "angry-aggresive")
+_OPENML = "With a network scikit-learn fetches it from OpenML."
 _LAYOUT = "paper/docs/data.md describes the layout of the file."
 
 CATALOG = {
@@ -61,7 +59,7 @@ CATALOG = {
             "yeast",
             (2417, 103),
             "Yeast genes with 14 functional groups. Elisseeff and Weston (2001), NIPS 14.",
-            _MULAN.format("yeast"),
+            _OPENML,
             tuple(f"Class{i}" for i in range(1, 15)),
             1500,
             "50373e1f232d66205fbd6383b01562e5c09b4bf1fe7a61179fd3d6e7edafbd37",
@@ -71,33 +69,17 @@ CATALOG = {
             "scene",
             (2407, 294),
             "Photographs with 6 labels. Boutell, Luo, Shen and Brown (2004), Pattern Recognition 37.",
-            _MULAN.format("scene"),
+            _OPENML,
             _SCENES,
             1211,
             "d68b5b15241527b83ab7ab0ae15e2791b3655305fec990139c614f337c8f0eaf",
             40595,
         ),
         Known(
-            "emotions",
-            (593, 72),
-            "Songs with 6 emotions. Trohidis, Tsoumakas, Kalliris and Vlahavas (2008), ISMIR.",
-            _MULAN.format("emotions"),
-            _EMOTIONS,
-            391,
-            "c997ec669a905fa29ec8c7e5452262b968d794d9b686f369bce3aeee72cc6c6f",
-            40589,
-        ),
-        Known(
             "school",
             (15362, 27),
             "Exam scores of pupils in 139 London schools, the tasks. Bakker and Heskes (2003), JMLR 4.",
             "The MALSAR package has it as data/school.mat, and PyMTL the ten published splits. " + _LAYOUT,
-        ),
-        Known(
-            "landmine",
-            (14820, 9),
-            "Radar images of 29 fields, the tasks. Xue, Liao, Carin and Krishnapuram (2007), JMLR 8.",
-            "It is published as LandmineData.mat (Duke University). " + _LAYOUT,
         ),
         Known(
             "scene15",
@@ -169,7 +151,8 @@ def load(name: str, *, folder: Folder = None, download_if_missing: bool = True, 
     """
     known = CATALOG[name]
     place = data_folder(folder)
-    arrays = _find_local(known, place) if place is not None else None
+    path = None if place is None else place / f"{name}.npz"
+    arrays = _read_npz(path) if path is not None and path.is_file() else None
     if arrays is None and download_if_missing:
         arrays = _fetch(known)
     if arrays is None:
@@ -196,8 +179,7 @@ def _loader(name: str) -> Callable[..., Any]:
     return loader
 
 
-load_yeast, load_scene, load_emotions = _loader("yeast"), _loader("scene"), _loader("emotions")
-load_school, load_landmine = _loader("school"), _loader("landmine")
+load_yeast, load_scene, load_school = _loader("yeast"), _loader("scene"), _loader("school")
 load_scene15, load_20newsgroups = _loader("scene15"), _loader("20newsgroups_bydate")
 
 
@@ -219,17 +201,6 @@ def data_folder(folder: Folder = None) -> Path | None:
     return Path(named).expanduser()
 
 
-def _find_local(known: Known, folder: Path) -> Arrays | None:
-    path = folder / f"{known.name}.npz"
-    if path.is_file():
-        return _read_npz(path)
-    parts = [folder / f"{known.name}-{part}.arff" for part in ("train", "test")]
-    if known.labels and all(part.is_file() for part in parts):
-        train, test = (_read_arff(known, part) for part in parts)
-        return {name: np.concatenate([train[name], test[name]]) for name in ("X", "Y")}
-    return None
-
-
 def _read_npz(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -238,33 +209,14 @@ def _read_npz(path: Path) -> Arrays:
         raise DataError(f"{path} cannot be read as npz: {error}") from None
 
 
-def _read_arff(known: Known, path: Path) -> Arrays:
-    import arff  # type: ignore[import-untyped]  # here, so that other files are read without it
-
-    with path.open(encoding="utf-8", errors="replace") as file:
-        # liac-arff requires a space after @attribute, but some files have a tab.
-        table = arff.load(re.sub(r"^(@\w+)\s+", r"\1 ", line) for line in file)
-    names = [name for name, _ in table["attributes"]]
-    columns = dict(zip(names, np.array(table["data"], dtype=object).T, strict=True))
-    if not set(known.labels) <= columns.keys():
-        raise DataError(f"{path} must have the labels {', '.join(known.labels)}")
-    inputs = [columns[name].astype(np.float64) for name in names if name not in known.labels]
-    labels = [_as_labels(columns[name]) for name in known.labels]
-    return {"X": np.stack(inputs, axis=1), "Y": np.stack(labels, axis=1)}
-
-
-def _as_labels(values: Any) -> Any:
-    """Return binary labels from numbers or strings."""
-    return np.isin(np.char.lower(np.asarray(values).astype(str)), ("1", "1.0", "true", "yes")).astype(np.int8)
-
-
 def _fetch(known: Known) -> Arrays | None:
     """Fetch a data set through scikit-learn, which caches it; None if that fails."""
     try:
         if known.openml_id is not None:
             found = fetch_openml(data_id=known.openml_id, as_frame=False, parser="liac-arff", n_retries=1)
             order = [list(found.target_names).index(label) for label in known.labels]
-            return {"X": np.asarray(found.data, dtype=np.float64), "Y": _as_labels(found.target[:, order])}
+            labels = np.isin(np.char.lower(found.target[:, order].astype(str)), ("1", "true")).astype(np.int8)
+            return {"X": np.asarray(found.data, dtype=np.float64), "Y": labels}
         if known.name == "20newsgroups_bydate":
             options: dict[str, Any] = {"shuffle": False, "remove": ("headers",), "n_retries": 1}
             parts = [fetch_20newsgroups(subset=part, **options) for part in ("train", "test")]
