@@ -67,6 +67,29 @@ def test_words_in_addition_to_topics_are_weighted_by_tf_idf(make, y, tmp_path):
     np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
 
 
+@QUIET
+@BOTH
+def test_words_in_addition_to_topics_count_documents_by_weight(make, y):
+    weights = np.arange(len(y)) % 3
+    weighted = make(include_inputs=True, tol=0.0, max_iter=10).fit(X, y, sample_weight=weights)
+    rows = np.repeat(np.arange(len(y)), weights)
+    repeated = clone(weighted).fit(X[rows], y[rows])
+    np.testing.assert_allclose(weighted.idf_, TfidfTransformer().fit(X[rows]).idf_)
+    np.testing.assert_allclose(weighted.coef_inputs_, repeated.coef_inputs_, atol=0.02 * np.ptp(repeated.coef_inputs_))
+
+
+@BOTH
+def test_words_are_used_as_fitted(make, y):
+    fitted = make(include_inputs=True).fit(X[:200], y[:200])
+    expected = fitted.predict(X)
+    np.testing.assert_array_equal(fitted.set_params(include_inputs=False).predict(X), expected)
+    with pytest.raises(ValueError, match="fit_weights does not take include_inputs=True"):
+        fitted.fit_weights(X[:50], y[:50])
+    without = make().fit(X[:200], y[:200])
+    expected = without.predict(X)
+    np.testing.assert_array_equal(without.set_params(include_inputs=True).predict(X), expected)
+
+
 @BOTH
 def test_words_in_addition_to_topics_need_whole_fits_by_mean_field(make, y):
     with pytest.raises(ValueError, match=r"include_inputs=True needs inference=.variational"):

@@ -380,7 +380,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _solve_weights(self, counts: Counts, targets: Targets | None, sample_weight: Floats | None) -> Self:
         """Solve for the weights at the fitted topics."""
         documents, executor = as_documents(counts), make_executor(effective_n_jobs(self.n_jobs))
-        if self.include_inputs:
+        if self.include_inputs or hasattr(self, "coef_inputs_"):
             raise ValueError("fit_weights does not take include_inputs=True; use fit, which solves for all weights")
         if targets is None:
             raise ValueError("fit_weights needs a positive C, got 0, which has no margins and no weights")
@@ -400,7 +400,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     def _check_batches(self, y: Any, first: bool, classes: Any) -> None:
         """Raise an error for parameters that require all documents at once."""
-        if self.include_inputs:
+        if self.include_inputs or hasattr(self, "coef_inputs_"):
             raise ValueError("partial_fit does not take include_inputs=True, which needs all documents at once")
         if not self._has_squared_loss:
             raise ValueError(f'partial_fit needs a squared loss, got loss={self.loss!r}; or inference="gibbs"')
@@ -443,17 +443,17 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             start=self._earlier_topics(counts.shape[1]),
             callbacks=[reporter],
             in_order=bool(self.deterministic),
-            words=self._make_words(counts) if self.include_inputs else None,
+            words=self._make_words(counts, sample_weight) if self.include_inputs else None,
         )
 
-    def _make_words(self, counts: Counts) -> meanfield.WordInputs:
+    def _make_words(self, counts: Counts, sample_weight: Floats | None) -> meanfield.WordInputs:
         """Set ``idf_``; return the words of documents along the leading directions of their tf-idf."""
-        n_documents, n_words = counts.shape
-        occurs = np.bincount(counts.indices, minlength=n_words)
-        self.idf_ = np.log((1.0 + n_documents) / (1.0 + occurs)) + 1.0
+        weights = np.ones(counts.shape[0]) if sample_weight is None else sample_weight
+        occurs = weights @ (counts != 0)
+        self.idf_ = np.log((1.0 + weights.sum()) / (1.0 + occurs)) + 1.0
         weighed = self._weigh_words(counts)
-        rank = min(WORD_DIRECTIONS, n_documents, n_words)
-        directions = WORD_GAIN * randomized_svd(weighed, rank, random_state=0)[2]
+        rank = min(WORD_DIRECTIONS, *counts.shape)
+        directions = WORD_GAIN * randomized_svd(diags_array(np.sqrt(weights)) @ weighed, rank, random_state=0)[2]
         return meanfield.WordInputs(weighed @ directions.T, directions)
 
     def _weigh_words(self, counts: Counts) -> Any:
@@ -464,7 +464,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         """Return the sum of the scores of topics and words, (n_samples, n_outputs), or (n_samples,) for one number."""
         shares = self._shares(X)
         scores: Floats = shares @ put_beside(to_host(self.coef_features_).T, shares)
-        if not self.include_inputs:
+        if not hasattr(self, "coef_inputs_"):
             return scores
         if is_elsewhere(numbers_of(X)):
             raise ValueError("include_inputs=True works on the CPU: give X as a NumPy or SciPy array")
