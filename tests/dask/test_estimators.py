@@ -389,6 +389,16 @@ def test_fit_without_cluster_raises(data):
         ILSVMClassifier().fit(X, y, client="tcp://127.0.0.1:8786")
 
 
+def test_models_with_equal_parameters_have_different_tasks(data):
+    X, y = data["X"][:200], data["own"][:200] > np.median(data["own"][:200])
+    models = [regbayes.ILSVMClassifier(**GIVEN).fit(X, labels) for labels in (y, ~y)]
+    blocks = cut(X, (120, 80))
+    lazy = [blocks.map_blocks(model.predict, drop_axis=1, dtype=bool) for model in models]
+    for found, model in zip(dask.compute(*lazy, scheduler="sync"), models, strict=True):
+        np.testing.assert_array_equal(found, model.predict(X))
+    assert dask.base.tokenize(models[0]) == dask.base.tokenize(pickle.loads(pickle.dumps(models[0])))
+
+
 # --- components
 
 

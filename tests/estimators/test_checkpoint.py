@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import re
 import subprocess
@@ -127,8 +128,19 @@ def test_checkpoint_writes_at_most_every_interval(tmp_path):
 def test_partial_fit_ignores_checkpoint(tmp_path):
     for name in ("iLSVM", "MedLDA by Gibbs"):
         model, X, y = make(name)
-        model.set_callbacks(Checkpoint(tmp_path / "c", seconds=0)).partial_fit(X, y, classes=np.unique(y))
+        model.set_params(random_state=None)  # not valid for a fit with a checkpoint
+        callbacks = [Checkpoint(tmp_path / "c", seconds=0), CrashAt(2)]
+        with pytest.raises(CrashError):
+            model.set_callbacks(*callbacks).partial_fit(X, y, classes=np.unique(y))
     assert not list(tmp_path.iterdir())
+
+
+def test_checkpoint_keeps_no_snapshots_after_a_fit(tmp_path):
+    (model, X, y), checkpoint = make("iLSVM"), Checkpoint(tmp_path / "c", seconds=0)
+    model.set_callbacks(checkpoint)
+    size = len(pickle.dumps(checkpoint))
+    model.fit(X, y)
+    assert len(pickle.dumps(checkpoint)) < size + 500
 
 
 def test_damaged_or_foreign_checkpoint_raises(tmp_path):

@@ -499,6 +499,12 @@ CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
     """Base of the estimators that are fitted by an iteration of the engine."""
 
+    def __dask_tokenize__(self) -> Any:
+        """Return what identifies a model for Dask, which would omit the fitted attributes of a dataclass."""
+        from dask.base import normalize_token  # only Dask calls this method
+
+        return normalize_token((type(self), vars(self)))
+
     @contextmanager
     def _fitting(
         self,
@@ -506,12 +512,13 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         max_iter: int | Mapping[str, int | None],
         data: Mapping[str, Any],
         verbose: int = 0,
+        is_fit: bool = True,
     ) -> Iterator[FitReporter]:
         """Report a fit; then set the fitted attributes and issue its warnings.
 
         The fit receives the reporter as a callback and sets its ``result``. The parameters are those of `FitReporter`.
         """
-        with one_blas_thread(), FitReporter(self, max_iter, data, attributes, verbose) as reporter:
+        with one_blas_thread(), FitReporter(self, max_iter, data, attributes, verbose, is_fit) as reporter:
             yield reporter
             self._set_fitted(attributes(reporter.result.state), reporter.result)
         warn_of_status(self, reporter.result)

@@ -372,11 +372,12 @@ class LatentFeatures(LatentModel):
             return starts.random_params(data.X, settings, rng)
         return starts.start(data, settings, self._policy)
 
-    def _learn(self, rows: TrainingRows, prepared: tuple[Data, Settings] | None = None) -> None:
+    def _learn(self, rows: TrainingRows, prepared: tuple[Data, Settings] | None = None, is_fit: bool = True) -> None:
         """Fit the model and set the fitted attributes.
 
         With ``warm_start`` the fit starts from the last solution if its shape fits. ``prepared`` has data and settings
-        if the caller has made them. The embedding includes samples of weight zero.
+        if the caller has made them; ``is_fit`` is False for `partial_fit`. The embedding includes samples of weight
+        zero.
         """
         if prepared is None:
             warn_if_unscaled(rows.X)
@@ -405,7 +406,7 @@ class LatentFeatures(LatentModel):
         guesses = transductive and len(data.labeled) < len(data.X)
         run = fit.fit_transductive if transductive else fit.fit
         stages = fit.list_stages(margins, guesses, settings.max_iter)
-        with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
+        with self._fitting(attributes, stages, rows.data, self.verbose, is_fit) as reporter:
             n_init, judge = 1 if goes_on else getattr(self, "n_init", 1), partial(self._find_fault, data)
             for start, sample, known in self._try_starts(reporter, draw(), n_init, judge, only_faults=True):
                 given = {"margins": margins, "sample": sample, "callbacks": [reporter], "policy": policy}
@@ -457,7 +458,7 @@ class LatentFeatures(LatentModel):
             warn_if_unscaled(rows.X)
             data, settings = self._prepare_batch(rows, centre_rows(rows.X, weights=rows.row_weights))
             self._check_batch_settings(settings)
-            self._learn(rows, (data, settings))
+            self._learn(rows, (data, settings), is_fit=False)
             with one_blas_thread():
                 found = settings.follow(self._state.params)
                 self._set_batches(batches.begin(data, found, self._state, data.X.totals.n_rows))

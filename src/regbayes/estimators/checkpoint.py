@@ -142,8 +142,9 @@ class Checkpoint(Recorder):
             self._saved = time.monotonic()
 
     def close(self) -> None:
-        """Remove the file, unless the fit was stopped or interrupted."""
-        if len(self._file.runs) == self._n_begun and all(run.has_ended for run in self._file.runs):
+        """Free the snapshots, and remove the file unless the fit was stopped or interrupted."""
+        runs, self._file.runs = self._file.runs, []
+        if len(runs) == self._n_begun and all(run.has_ended for run in runs):
             self.path.unlink(missing_ok=True)
 
 
