@@ -300,36 +300,35 @@ class ILSVMRegressorCV(LatentSearch):
     }
 
 
-@persistable(skip=NOT_SAVED)
-class MedLDAClassifierCV(ModelSearch):
-    """Choose the number of topics and C of `MedLDAClassifier` by cross-validation.
+class TopicSearch(ModelSearch):
+    """Base of the searches of MedLDA."""
 
-    List at least as many topics as classes. By default folds are random, and stratified for classes.
-    """
-
-    _model = MedLDAClassifier
-    _values = {  # noqa: RUF012 - constant
-        "n_components": ("n_components", (10, 20, 40)),
-        "C": ("Cs", (0.3, 1.0)),
-        "include_inputs": ("include_inputs", (False,)),
-    }
-    _along = None
-
-
-@persistable(skip=NOT_SAVED)
-class MedLDARegressorCV(ModelSearch):
-    """Choose the number of topics and C of `MedLDARegressor` by cross-validation.
-
-    Folds are random by default.
-    """
-
-    _model = MedLDARegressor
     _values = {  # noqa: RUF012 - constant
         "n_components": ("n_components", (10, 20, 40)),
         "C": ("Cs", (0.3, 1.0, 3.0)),
         "include_inputs": ("include_inputs", (False,)),
     }
     _along = None
+
+
+@persistable(skip=NOT_SAVED)
+class MedLDAClassifierCV(TopicSearch):
+    """Choose the number of topics and C of `MedLDAClassifier` by cross-validation.
+
+    List at least as many topics as classes. By default folds are random, and stratified for classes.
+    """
+
+    _model = MedLDAClassifier
+
+
+@persistable(skip=NOT_SAVED)
+class MedLDARegressorCV(TopicSearch):
+    """Choose the number of topics and C of `MedLDARegressor` by cross-validation.
+
+    Folds are random by default.
+    """
+
+    _model = MedLDARegressor
 
 
 class TaskSearch(ModelSearch):
@@ -397,7 +396,8 @@ class TaskSearch(ModelSearch):
 class MultiTaskILSVMClassifierCV(TaskSearch):
     """Choose the parameters of `MultiTaskILSVMClassifier` by cross-validation.
 
-    Paths go from the smallest C up, and each fit is warm-started from the previous one.
+    Paths go from the smallest C up, and each fit is warm-started from the previous one. Features that a fit dropped do
+    not return.
 
     By default folds are random, and stratified by task and class if there is one label per sample. Samples without a
     label are in every training part, and so are samples that are needed to represent a task or a class. A ``scoring``
