@@ -233,6 +233,7 @@ def test_invalid_parameter_raises(parameters, message):
     ("parameters", "message"),
     [
         ({"Cs": ()}, "parameter 'C' need to be a non-empty sequence"),
+        ({"Cs": ("auto", 1.0)}, "The values of C must be numbers"),
         ({"Cs": (1.0, -2.0)}, "'C' parameter of ILSVMClassifier must be .* Got -2.0"),
         ({"Cs": 1.0}, "'Cs' parameter .* array-like"),
         ({"temperatures": (0.1, "hot")}, "'temperature' parameter of ILSVMClassifier must be .* Got 'hot'"),

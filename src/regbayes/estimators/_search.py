@@ -101,7 +101,12 @@ class Plan:
         if along is not None:
             if along not in grid:
                 raise ValueError(f"along={along!r} must be one of the searched parameters: {', '.join(grid)}.")
-            ends = [{along: value} for value in sorted(grid[along])]
+            try:
+                ends = [{along: value} for value in sorted(grid[along])]
+            except TypeError:
+                raise ValueError(
+                    f"The values of {along} must be numbers, which are searched in order; got {list(grid[along])}."
+                ) from None
             step, dashes, _ = along.rpartition("__")  # a step of a pipeline has its own warm_start
             warm_start = f"{step}{dashes}warm_start"
             if warm_start not in estimator.get_params():
