@@ -32,12 +32,12 @@ def _why_skip(marker: str, config: pytest.Config) -> str | None:
     if marker == "slow" and not config.getoption("--slow"):
         return "slow: run with --slow"
     if marker == "numpyro" and importlib.util.find_spec("numpyro") is None:
-        return "needs NumPyro: pip install 'regbayes[numpyro]'"
+        return "needs NumPyro: pip install '.[numpyro]'"
     for optional, name in (("pymc", "PyMC"), ("blackjax", "BlackJAX")):
         if marker == optional and importlib.util.find_spec(optional) is None:
-            return f"needs {name}: pip install 'regbayes[{optional}]'"
+            return f"needs {name}: pip install '.[{optional}]'"
     if marker == "browser" and importlib.util.find_spec("playwright") is None:
-        return "needs Playwright: pip install 'regbayes[browser]'"
+        return "needs Playwright: pip install '.[browser]'"
     if marker == "browser" and _chromium() is None:
         return "needs Chromium: apt-get install chromium"
     if marker == "gpu" and not _has_gpu():

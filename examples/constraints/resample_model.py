@@ -83,7 +83,7 @@ def parity():
 
 def main():
     if importlib.util.find_spec("numpyro") is None:
-        print("this example needs NumPyro: pip install 'regbayes[numpyro]'")
+        print("this example needs NumPyro: pip install numpyro")
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -23,7 +23,7 @@ from scipy.special import expit
 from sklearn.datasets import load_breast_cancer
 
 if importlib.util.find_spec("numpyro") is None:
-    print("this example needs NumPyro: pip install 'regbayes[numpyro]'")
+    print("this example needs NumPyro: pip install numpyro")
     sys.exit()
 
 import jax

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.svm import LinearSVC
 
 if importlib.util.find_spec("torch") is None:
-    print("skipped: needs PyTorch, pip install 'regbayes[torch]'")
+    print("skipped: needs PyTorch, pip install torch")
     sys.exit()
 
 import torch

@@ -51,7 +51,7 @@ def test_missing_cli_extra_explains_installation(names):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 5
     assert done.stdout == ""
-    assert done.stderr == f"error: the regbayes command needs {', '.join(names)}: pip install 'regbayes[cli]'\n"
+    assert done.stderr == f"error: the regbayes command needs {', '.join(names)}: pip install {' '.join(names)}\n"
 
 
 def test_model_file_loads_without_cli_extra(folder):

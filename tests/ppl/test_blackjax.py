@@ -10,7 +10,7 @@ import pytest
 from regbayes import E, resample
 from regbayes.ppl import BlackJAXModel
 
-pytest.importorskip("blackjax", reason="needs BlackJAX: pip install 'regbayes[blackjax]'")
+pytest.importorskip("blackjax", reason="needs BlackJAX: pip install '.[blackjax]'")
 pytestmark = [pytest.mark.blackjax, pytest.mark.filterwarnings("ignore")]
 
 

@@ -10,7 +10,7 @@ import pytest
 from regbayes import E, resample
 from regbayes.ppl import PyMCModel, Tilt
 
-pymc = pytest.importorskip("pymc", reason="needs PyMC: pip install 'regbayes[pymc]'")
+pymc = pytest.importorskip("pymc", reason="needs PyMC: pip install '.[pymc]'")
 pytestmark = [pytest.mark.pymc, pytest.mark.filterwarnings("ignore")]
 
 

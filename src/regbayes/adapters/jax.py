@@ -60,7 +60,7 @@ class JaxModel(OwnModel):
     def __init__(
         self, encoder: Function, generative_loss: Function, params: Any, weight: float, prior: float | Function
     ) -> None:
-        import_extra("jax", "from_jax", "numpyro")
+        import_extra("jax", "from_jax")
         import jax
         from jax.flatten_util import ravel_pytree
 

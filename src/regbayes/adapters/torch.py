@@ -62,7 +62,7 @@ class TorchModel(OwnModel):
 
     def __init__(self, encoder: Function, generative_loss: Function, weight: float, prior: float | Function) -> None:
         super().__init__(encoder, generative_loss, weight, prior)
-        import_extra("torch", "from_torch", "torch")
+        import_extra("torch", "from_torch")
         self._caller = _gather_modules(encoder, generative_loss, *([prior] if callable(prior) else []))
         self._moving = {name: p for name, p in self._caller.named_parameters() if p.requires_grad}
         names = {id(p): name for name, p in self._moving.items()}

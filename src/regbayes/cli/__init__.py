@@ -17,13 +17,13 @@ Kind = Literal["classifier", "multilabel", "regressor"]  # kind of model for the
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the ``regbayes`` command, or explain how to install the missing ``cli`` extra."""
+    """Run the ``regbayes`` command, or explain how to install missing packages."""
     from regbayes.cli.errors import ExitCode
 
     missing = [name for name in ("pandas", "rich", "typer") if importlib.util.find_spec(name) is None]
     if missing:
         print(
-            f"error: the regbayes command needs {', '.join(missing)}: pip install 'regbayes[cli]'",
+            f"error: the regbayes command needs {', '.join(missing)}: pip install {' '.join(missing)}",
             file=sys.stderr,
         )
         sys.exit(ExitCode.MISSING)

@@ -76,12 +76,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {plural(number, noun)}"
 
 
-def need(module: str, extra: str, what: str) -> Any:
+def need(module: str, what: str) -> Any:
     """Import an optional package; the error explains how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise MissingPieceError(
-            f"{what} needs {package}, which is not installed: pip install 'regbayes[{extra}]'"
-        ) from None
+        raise MissingPieceError(f"{what} needs {package}: pip install {package}") from None

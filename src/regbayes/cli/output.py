@@ -237,5 +237,5 @@ def check_suffix(path: str) -> str:
     if suffix not in (".csv", ".npz", ".parquet"):
         raise UserError(f"--output {path}: the name should end in .csv, .npz or .parquet")
     if suffix == ".parquet":
-        need("pyarrow.parquet", "parquet", "writing Parquet")
+        need("pyarrow.parquet", "writing Parquet")
     return suffix

@@ -292,7 +292,7 @@ def _read_parquet(path: str) -> Table:
     """Read a Parquet file; a named index becomes a column."""
     import pandas as pd
 
-    parquet = need("pyarrow.parquet", "parquet", "reading Parquet")
+    parquet = need("pyarrow.parquet", "reading Parquet")
     metadata = parquet.read_metadata(path)
     _check_size((metadata.num_rows, metadata.num_columns), path)
     frame = pd.read_parquet(path, engine="pyarrow")

@@ -86,7 +86,7 @@ def namespace_of(array: DeviceArray) -> Any:
         from array_api_compat import array_namespace
     except ImportError:
         raise ImportError(
-            "arrays of PyTorch and CuPy need the package array-api-compat: pip install 'regbayes[gpu]'"
+            "arrays of PyTorch and CuPy need the package array-api-compat: pip install array-api-compat"
         ) from None
     return array_namespace(array)
 

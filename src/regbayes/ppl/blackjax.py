@@ -36,7 +36,7 @@ class BlackJAXModel(JAXModel):
         variables: Callable[[Any], Mapping[str, Any]] | None = None,
     ) -> None:
         for package in ("jax", "blackjax"):
-            import_extra(package, "BlackJAXModel", "blackjax")
+            import_extra(package, "BlackJAXModel")
         import jax
         from jax.flatten_util import ravel_pytree
 

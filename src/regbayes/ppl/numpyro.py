@@ -34,7 +34,7 @@ class NumPyroModel(JAXModel):
 
     def __init__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         for package in ("jax", "numpyro"):
-            import_extra(package, "NumPyroModel", "numpyro")
+            import_extra(package, "NumPyroModel")
         import jax
         from jax.flatten_util import ravel_pytree
         from numpyro.infer.util import initialize_model

@@ -30,7 +30,7 @@ class PyMCModel(NUTSModel):
     """
 
     def __init__(self, model: Any, n_chains: int = 4) -> None:
-        pymc = import_extra("pymc", "PyMCModel", "pymc")
+        pymc = import_extra("pymc", "PyMCModel")
         if not isinstance(model, pymc.Model):
             raise TypeError(f"`model` must be a pymc.Model; got {type(model).__name__}.")
         if not model.free_RVs:

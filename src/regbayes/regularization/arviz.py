@@ -79,7 +79,7 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | in
     them as autocorrelated and reports about the effective sample size of the weights. The trace of a chain is no longer
     a path of the sampler; check convergence on the original draws.
     """
-    xarray = import_extra("xarray", "to_arviz", "ppl")
+    xarray = import_extra("xarray", "to_arviz")
     weights = np.asarray(log_weights, dtype=np.float64)
     if weights.shape != (draws.size,):
         raise ValueError(f"log_weights has shape {weights.shape}; with {draws.size} draws it may be ({draws.size},).")
@@ -117,7 +117,7 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | in
         else:
             groups.setdefault(name, followed)
     if draws.kind != "datatree":
-        arviz = import_extra("arviz", "to_arviz", "ppl")
+        arviz = import_extra("arviz", "to_arviz")
         if int(arviz.__version__.split(".")[0]) < 1:
             return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)

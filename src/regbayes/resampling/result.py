@@ -110,8 +110,8 @@ class ResampledPosterior(RegularizedPosterior):
 
         Draws are not resampled; ``importance_weights`` has their log-weights. ``rng`` is not used.
         """
-        xarray = import_extra("xarray", "to_arviz", "ppl")
-        arviz = import_extra("arviz", "to_arviz", "ppl")
+        xarray = import_extra("xarray", "to_arviz")
+        arviz = import_extra("arviz", "to_arviz")
         samples, dims = self._samples("to_arviz"), ("chain", "draw")
         draws = samples.draws
         coords: dict[str, Any] = {"chain": np.arange(draws.n_chains), "draw": np.arange(draws.n_draws)}
