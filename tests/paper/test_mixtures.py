@@ -22,7 +22,6 @@ from regbayes_paper.baselines import (
 )
 from regbayes_paper.baselines.harmonium import MarginProblem, likeliest_weights
 from regbayes_paper.baselines.infinite_svm import Mixture, NormalGamma, Problem
-from regbayes_paper.svm import class_losses
 
 
 @parametrize_with_checks(
@@ -144,7 +143,7 @@ def test_infinite_svm_steps_do_not_increase_objective(squared):
         at, after = problem.step(at)
         assert after <= value + 1e-9
         value = after
-    losses = class_losses(infinite_svm.spread(at.q, inputs) @ at.machine.weights.T, *problem.margins)
+    losses = problem.losses(infinite_svm.spread(at.q, inputs) @ at.machine.weights.T)
     assert at.machine.loss == pytest.approx(losses.sum())
 
 

@@ -19,20 +19,7 @@ TRIALS = 30  # maximum number of step lengths in a line search, each half of the
 def alternate(
     step: Callable[[State], tuple[State, float]], state: State, max_iter: int, tol: float
 ) -> tuple[State, list[float]]:
-    """Repeat a step until the relative decrease of the objective is below ``tol``.
-
-    Parameters
-    ----------
-    step : callable
-        Maps a state to the next state and its objective.
-    state : object
-    max_iter : int
-    tol : float
-
-    Returns
-    -------
-    state, objectives
-    """
+    """Repeat a step, which returns state and objective, until the relative decrease of the objective is below tol."""
     objectives: list[float] = []
     for _ in range(max_iter):
         state, objective = step(state)
@@ -47,18 +34,8 @@ def minimize(
 ) -> tuple[Floats, Any, list[float]]:
     """Minimize a function, which may be infinite at some points, by L-BFGS with backtracking.
 
-    Parameters
-    ----------
-    function : callable
-        Maps a point to its value, its gradient, and extra output that is returned for the last point.
-    x : Floats
-    max_iter : int
-    tol : float
-        Stop if a step decreases the value by less than this.
-
-    Returns
-    -------
-    x, anything, values
+    The function returns value, gradient and additional output. Minimization stops if a step decreases the value by less
+    than ``tol``. Returned are the last point, its additional output, and all values.
     """
     value, gradient, kept = function(x)
     pairs: list[tuple[Floats, Floats]] = []

@@ -97,8 +97,8 @@ class Problem:
         self, state: State, tol: float = CLASSIFIER_TOL, max_epochs: int = CLASSIFIER_EPOCHS
     ) -> State:
         """Update q(eta) and the multipliers."""
-        cost, start = 1.0 - np.eye(self.n_classes), state.multipliers
-        found = solve_classes(state.psi, self.labels, cost, self.C, start=start, tol=tol, max_epochs=max_epochs)
+        options = {"start": state.multipliers, "tol": tol, "max_epochs": max_epochs}
+        found = solve_classes(state.psi, self.labels, self.n_classes, self.C, **options)
         return replace(state, classifier=found.weights, multipliers=found.multipliers)
 
     def update_prior_variance(self, state: State) -> State:
@@ -131,7 +131,7 @@ class Problem:
 
     def objective(self, state: State) -> float:
         """Return the objective of the paper: free energy, KL divergence of eta and hinge losses."""
-        losses = class_losses(state.psi @ state.classifier.T, self.labels, 1.0 - np.eye(self.n_classes), self.C, False)
+        losses = class_losses(state.psi @ state.classifier.T, self.labels, self.C, squared=False)
         return self.free_energy(state) + 0.5 * float(np.sum(state.classifier**2)) + float(losses.sum())
 
     def infer(self, state: State) -> State:
@@ -143,11 +143,10 @@ class Problem:
 
         return alternate(step, state, *INNER)[0]
 
-    def step(self, state: State, estimate_variances: bool) -> tuple[State, float]:
+    def step(self, state: State) -> tuple[State, float]:
         """Run an iteration of the outer loop."""
         state = self.update_classifier(self.infer(state))
-        if estimate_variances:
-            state = self.update_noise(self.update_prior_variance(state))
+        state = self.update_noise(self.update_prior_variance(state))
         return state, self.objective(state)
 
 
@@ -165,8 +164,6 @@ class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
         Penalty on a margin violation.
     start : {"half", "decaying"}, default="half"
         Initial psi: around one half, as in Algorithm 3, or exponentially decaying over the features.
-    estimate_variances : bool, default=True
-        Whether to update the variances by their closed forms.
     unlabeled : object, default=None
         Value of y that marks samples without margins, as for the test samples in the paper (transductive).
     random_state : int, RandomState instance or None, default=None
@@ -178,7 +175,6 @@ class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
     alpha: float = 2.0
     C: float = 1.0
     start: Literal["half", "decaying"] = "half"
-    estimate_variances: bool = True
     unlabeled: Any = None
     random_state: Any = None
 
@@ -194,8 +190,7 @@ class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
         C = np.where(labeled, float(self.C), 0.0)
         problem = Problem(rows, labels, len(self.classes_), C, float(self.alpha), self._floor)
         state = problem.start(int(self.n_components), self.start, check_random_state(self.random_state))
-        estimate = bool(self.estimate_variances)
-        self.state_, self.objectives_ = alternate(lambda at: problem.step(at, estimate), state, *OUTER)
+        self.state_, self.objectives_ = alternate(problem.step, state, *OUTER)
         self.n_components_ = int(np.sum(np.ptp(self.state_.psi, axis=0) > 0.1))
         return self
 
@@ -209,9 +204,7 @@ class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
         noise = np.full(N, float(np.median(self.state_.noise)))
         state = replace(self.state_, psi=psi, noise=noise, multipliers=np.zeros((N, L)))
         for _ in range(INNER[0]):
-            state = problem.update_features(state)
-            if self.estimate_variances:
-                state = problem.update_noise(state)
+            state = problem.update_noise(problem.update_features(state))
         return state.psi
 
     def _class_scores(self, X: ArrayLike) -> Floats:
@@ -219,20 +212,9 @@ class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
 
 
 def sample_at_multipliers(problem: Problem, state: State, log_odds: Floats, n_draws: int, rng: Any) -> Any:
-    """Draw Z, W and eta by Gibbs sampling at fixed multipliers (second strategy of section 4.4).
+    """Iterate over Gibbs draws of Z, W and eta at the multipliers and variances of a state (section 4.4).
 
-    Parameters
-    ----------
-    problem, state
-        Inputs, and the initial state with multipliers and variances.
-    log_odds : (K,)
-        Prior log-odds of the features at given sticks.
-    n_draws : int
-    rng : Generator
-
-    Returns
-    -------
-    Iterator of (Z, W, eta)
+    The prior log-odds (K,) of the features are those at given sticks.
     """
     X, noise, s0, tilt = problem.X, state.noise[:, None], state.prior_variance, state.multipliers
     Z, (K, D) = (rng.random(state.psi.shape) < 0.5).astype(np.float64), state.means.shape

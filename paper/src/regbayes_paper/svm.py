@@ -31,17 +31,17 @@ class Machine:
         return 0.5 * float(np.vdot(self.weights, self.weights)) + self.loss
 
 
-def class_losses(scores: Floats, labels: Integers, cost: Floats, C: Floats, squared: bool) -> Floats:
-    """Return ``C_n max_y (cost(y_n, y) - score_{y_n} + score_y)`` of each sample, or C times the square, (N,)."""
+def class_losses(scores: Floats, labels: Integers, C: Floats, squared: bool) -> Floats:
+    """Return ``C_n max_y ([y != y_n] - score_{y_n} + score_y)`` of each sample, or C times the square, (N,)."""
     own = np.take_along_axis(scores, labels[:, None], axis=1)
-    hinge = np.max(cost[labels] - own + scores, axis=1)
+    hinge = np.max(1.0 - np.eye(scores.shape[1])[labels] - own + scores, axis=1)
     return C * (hinge**2 if squared else hinge)
 
 
 def solve_classes(
     X: Floats,
     labels: Integers,
-    cost: Floats,
+    n_classes: int,
     C: Floats,
     *,
     squared: bool = False,
@@ -49,31 +49,18 @@ def solve_classes(
     tol: float = 1e-6,
     max_epochs: int = 1000,
 ) -> Machine:
-    """Solve the multi-class machine of Crammer and Singer with costs.
+    """Solve the multi-class machine of Crammer and Singer, with the hinge or its square.
 
-    Parameters
-    ----------
-    X : (N, d)
-    labels : (N,)
-        Classes from 0 to L - 1.
-    cost : (L, L)
-        Required margin over each class by true class, with a zero diagonal.
-    C : (N,)
-    squared : bool
-        Whether the hinge is squared.
-    start : (N, L)
-        Initial multipliers.
-    tol : float
-        Relative duality gap at which to stop.
-    max_epochs : int
+    Labels (N,) are from 0 to L - 1, and C (N,) weighs the samples. ``start`` holds initial multipliers (N, L). The
+    solver stops if the duality gap is at most ``tol`` times the objective.
     """
-    alpha = np.zeros((len(X), len(cost))) if start is None else start.copy()
+    alpha = np.zeros((len(X), n_classes)) if start is None else start.copy()
     X, W = np.ascontiguousarray(X), alpha.T @ X
     norms, rng = np.einsum("nd,nd->n", X, X) + TINY, np.random.default_rng(0)
-    rows, asked = np.arange(len(X)), cost[labels]
+    rows, asked = np.arange(len(X)), 1.0 - np.eye(n_classes)[labels]
     loss = gap = 0.0
     for _ in range(max_epochs):
-        loss = float(class_losses(X @ W.T, labels, cost, C, squared).sum())
+        loss = float(class_losses(X @ W.T, labels, C, squared).sum())
         mass = alpha[rows, labels]
         rewards = -float(np.vdot(alpha, asked))
         conjugate = 0.25 * float(np.sum(np.divide(mass**2, C, out=np.zeros_like(C), where=C > 0))) if squared else 0.0
@@ -126,29 +113,26 @@ def _class_epoch(X, norms, labels, asked, C, squared, order, alpha, W):  # noqa:
 class Boxes:
     """Targets of a single output, and their losses.
 
-    A sample's loss is ``C max(|target - score| - epsilon, 0)`` or its square. With ``one_sided``, scores beyond the
-    target in its direction have zero loss, so targets -1 and 1 give the hinge loss.
+    A sample's loss is ``C max(|target - score| - epsilon, 0)``. With ``one_sided``, scores beyond the target in its
+    direction have zero loss, so targets -1 and 1 give the hinge loss.
     """
 
     targets: Floats  # (N,)
     C: Floats  # (N,)
     epsilon: float = 0.0
     one_sided: bool = False
-    squared: bool = False
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each sample."""
         short = self.targets - scores
         if self.one_sided:
             short = np.where(short * self.targets > 0, short, 0.0)
-        excess = np.maximum(np.abs(short) - self.epsilon, 0.0)
-        return self.C * (excess**2 if self.squared else excess)
+        return self.C * np.maximum(np.abs(short) - self.epsilon, 0.0)
 
     def bounds(self) -> tuple[Floats, Floats]:
         """Return the lower and upper bounds of the multipliers."""
-        reach = np.where(self.C > 0, np.inf, 0.0) if self.squared else self.C
         sides = (self.targets < 0, self.targets > 0) if self.one_sided else (True, True)
-        return np.where(sides[0], -reach, 0.0), np.where(sides[1], reach, 0.0)
+        return np.where(sides[0], -self.C, 0.0), np.where(sides[1], self.C, 0.0)
 
 
 def solve_boxes(
@@ -159,24 +143,23 @@ def solve_boxes(
     X, w = np.ascontiguousarray(X), beta @ X
     norms, rng = np.einsum("nd,nd->n", X, X) + TINY, np.random.default_rng(0)
     low, high = boxes.bounds()
-    ridge = np.divide(0.5, boxes.C, out=np.zeros(len(X)), where=boxes.C > 0) if boxes.squared else np.zeros(len(X))
     loss = gap = 0.0
     for _ in range(max_epochs):
         loss, square = float(boxes.losses(X @ w).sum()), float(w @ w)
-        rewards = float(boxes.targets @ beta - boxes.epsilon * np.abs(beta).sum() - 0.5 * ridge @ beta**2)
+        rewards = float(boxes.targets @ beta - boxes.epsilon * np.abs(beta).sum())
         gap = square + loss - rewards
         if gap <= tol * (0.5 * square + loss) + TINY:
             break
-        _box_epoch(X, norms + ridge, boxes.targets, boxes.epsilon, low, high, rng.permutation(len(X)), beta, w, ridge)
+        _box_epoch(X, norms, boxes.targets, boxes.epsilon, low, high, rng.permutation(len(X)), beta, w)
     return Machine(w[None], beta[:, None], loss, gap)
 
 
 @njit(cache=True)
-def _box_epoch(X, curvature, targets, epsilon, low, high, order, beta, w, ridge):  # noqa: PLR0913
+def _box_epoch(X, norms, targets, epsilon, low, high, order, beta, w):  # noqa: PLR0913
     """Maximize the dual over each sample's multiplier in turn; update multipliers and weights in place."""
     for i in order:
-        short = targets[i] - np.dot(X[i], w) + (curvature[i] - ridge[i]) * beta[i]
-        new = np.sign(short) * max(abs(short) - epsilon, 0.0) / curvature[i]
+        short = targets[i] - np.dot(X[i], w) + norms[i] * beta[i]
+        new = np.sign(short) * max(abs(short) - epsilon, 0.0) / norms[i]
         new = min(max(new, low[i]), high[i])
         change = new - beta[i]
         if change != 0.0:

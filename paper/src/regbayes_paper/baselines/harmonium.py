@@ -39,15 +39,11 @@ class GaussianUnits:
     scale: float  # standard deviation given the hidden units
 
     @classmethod
-    def of(cls, X: Floats, noise_variance: float | str, n_components: int) -> GaussianUnits:
-        """Fit the base to samples."""
-        variance = float(X.var(axis=0).mean())
-        if noise_variance == "residual":  # maximum likelihood: residual variance of principal components
-            rest = max(X.shape[1] - n_components, 0)
-            left = variance * X.shape[1] - float(spectrum(X - X.mean(axis=0), n_components)[0].sum())
-            noise = max(left / rest if rest else 0.0, NOISE_FLOOR * variance)
-        else:
-            noise = 0.5 * variance if noise_variance == "half" else float(noise_variance)
+    def of(cls, X: Floats, n_components: int) -> GaussianUnits:
+        """Fit the base to samples; the noise is the residual variance of principal components."""
+        variance, rest = float(X.var(axis=0).mean()), max(X.shape[1] - n_components, 0)
+        left = variance * X.shape[1] - float(spectrum(X - X.mean(axis=0), n_components)[0].sum())
+        noise = max(left / rest if rest else 0.0, NOISE_FLOOR * variance)
         return cls(X.mean(axis=0), float(np.sqrt(noise)) if noise > 0 else 1.0)
 
     def statistic(self, X: Floats) -> Floats:
@@ -99,8 +95,8 @@ class MarginProblem:
     def solve(self, hidden: Floats, start: Floats | None = None, tol: float = INNER_TOL) -> Any:
         """Fit the classifier, whose intercept is penalized, to hidden units."""
         rows = np.column_stack([hidden, np.ones(len(hidden))])
-        cost, C = 1.0 - np.eye(self.n_classes), np.full(len(rows), self.C)
-        return solve_classes(rows, self.labels, cost, C, squared=self.squared, start=start, tol=tol)
+        C = np.full(len(rows), self.C)
+        return solve_classes(rows, self.labels, self.n_classes, C, squared=self.squared, start=start, tol=tol)
 
     def evaluate(self, flat: Floats, start: Floats | None = None) -> tuple[float, Floats, Any]:
         """Return value, gradient and classifier; by Danskin's theorem the gradient treats the classifier as fixed."""
@@ -142,8 +138,6 @@ class ExponentialFamilyHarmonium(_Harmonium):
     ----------
     n_components : int, default=50
         Number of hidden units.
-    noise_variance : float, "residual" or "half", default="residual"
-        Variance of the columns given the hidden units: that of the PCA residuals, or half of the variance.
 
     References
     ----------
@@ -152,13 +146,11 @@ class ExponentialFamilyHarmonium(_Harmonium):
     """
 
     n_components: int = 50
-    _: KW_ONLY
-    noise_variance: float | str = "residual"
 
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Learn the weights; y is ignored."""
         rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        self.visible_ = GaussianUnits.of(rows, self.noise_variance, int(self.n_components))
+        self.visible_ = GaussianUnits.of(rows, int(self.n_components))
         self.components_ = likeliest_weights(self.visible_.statistic(rows), int(self.n_components)).T
         return self
 
@@ -181,8 +173,6 @@ class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
         Multi-class loss.
     generative_weight : float or "auto", default="auto"
         Weight of the likelihood; "auto" is 0.01 C. The original objective has weight 1 and the hinge loss.
-    noise_variance : float, "half" or "residual", default="half"
-        As in `ExponentialFamilyHarmonium`.
     max_iter : int, default=200
         Maximum number of quasi-Newton steps.
     tol : float, default=1e-4
@@ -201,7 +191,6 @@ class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
     C: float = 0.01
     loss: Literal["squared_hinge", "hinge"] = "squared_hinge"
     generative_weight: float | Literal["auto"] = "auto"
-    noise_variance: float | str = "half"
     max_iter: int = 200
     tol: float = 1e-4
     random_state: Any = None
@@ -212,7 +201,7 @@ class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         K = int(self.n_components)
-        self.visible_ = GaussianUnits.of(rows, self.noise_variance, K)
+        self.visible_ = GaussianUnits.of(rows, K)
         t = self.visible_.statistic(rows)
         r = MARGIN_SHARE * self.C if self.generative_weight == "auto" else float(self.generative_weight)
         problem = MarginProblem(t, labels, len(self.classes_), float(self.C), self.loss == "squared_hinge", r)

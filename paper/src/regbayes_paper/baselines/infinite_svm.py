@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, log_softmax, softmax, xlogy
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import BayesianGaussianMixture
 from sklearn.utils import check_random_state
@@ -134,16 +134,15 @@ class Problem:
     prior: NormalGamma
     generative_weight: float
 
-    @property
-    def margins(self) -> tuple[Integers, Floats, Floats, bool]:
-        """Labels, cost of each class, C of each sample, and whether the hinge is squared."""
-        cost = 1.0 - np.eye(self.n_classes)
-        return self.labels, cost, np.full(len(self.X), self.C), self.squared
+    def losses(self, scores: Floats) -> Floats:
+        """Return the loss of each sample, (N,)."""
+        return class_losses(scores, self.labels, np.full(len(self.X), self.C), self.squared)
 
     def solve(self, q: Floats, start: Floats | None) -> Machine:
         """Fit the classifiers of all components for given responsibilities."""
-        labels, cost, C, squared = self.margins
-        return solve_classes(spread(q, self.inputs), labels, cost, C, squared=squared, start=start, tol=FINAL_TOL)
+        options = {"squared": self.squared, "start": start, "tol": FINAL_TOL}
+        C = np.full(len(q), self.C)
+        return solve_classes(spread(q, self.inputs), self.labels, self.n_classes, C, **options)
 
     def component_scores(self, machine: Machine, T: int) -> Floats:
         """Return the scores of all classes in each component, (N, T, classes)."""
@@ -155,7 +154,7 @@ class Problem:
         mixture = Mixture.of(self.X, q, self.alpha, self.prior)
         machine = self.solve(q, None if earlier is None else earlier.multipliers)
         if earlier is not None:  # the solver is inexact, so the previous classifiers can be better
-            loss = float(class_losses(spread(q, self.inputs) @ earlier.weights.T, *self.margins).sum())
+            loss = float(self.losses(spread(q, self.inputs) @ earlier.weights.T).sum())
             kept = replace(earlier, loss=loss)
             machine = kept if kept.objective < machine.objective else machine
         energy = mixture.free_energy(self.X, q, self.alpha, self.prior)
@@ -174,12 +173,11 @@ class Problem:
 
         A full step is the update of the original. Later passes use the multipliers at the new scores.
         """
-        labels, cost, C, squared = self.margins
         q, logits = at.q, log_softmax(at.mixture.logits(self.X), axis=1)
         by_component = self.component_scores(at.machine, q.shape[1])
 
         def values(q: Floats) -> Floats:
-            losses = class_losses(np.einsum("nt,nta->na", q, by_component), labels, cost, C, squared)
+            losses = self.losses(np.einsum("nt,nta->na", q, by_component))
             return xlogy(q, q).sum(axis=1) - np.sum(q * logits, axis=1) + losses / self.generative_weight
 
         multipliers, best = at.machine.multipliers, values(q)
@@ -199,12 +197,10 @@ class Problem:
 
     def score_multipliers(self, scores: Floats) -> Floats:
         """Return the negative subgradient of each sample's loss with respect to its scores."""
-        labels, cost, C, squared = self.margins
-        rows = np.arange(len(scores))
-        margins = cost[labels] - scores[rows, labels][:, None] + scores
+        rows, labels, found = np.arange(len(scores)), self.labels, np.zeros_like(scores)
+        margins = 1.0 - np.eye(self.n_classes)[labels] - scores[rows, labels][:, None] + scores
         worst = margins.argmax(axis=1)
-        size = 2.0 * C * margins[rows, worst] if squared else C
-        found = np.zeros_like(scores)
+        size = 2.0 * self.C * margins[rows, worst] if self.squared else self.C
         found[rows, labels] += size
         found[rows, worst] -= size
         return found
@@ -216,7 +212,7 @@ def spread(q: Floats, inputs: Floats) -> Floats:
 
 
 @dataclass(eq=False, repr=False)
-class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class InfiniteSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
     """Infinite SVM (iSVM): a Dirichlet-process mixture of large-margin classifiers.
 
     Gaussian components and their linear classifiers are learned jointly. The score of a class is the average of the
@@ -247,12 +243,8 @@ class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, Transf
     ----------
     n_components_ : int
         Number of components that are the most probable one of at least one training sample.
-    weights_, means_ : arrays of shape (n_components,) and (n_components, n_features)
-        Expected mixture weights in decreasing order, and means of the components.
     coef_ : array of shape (n_components, n_classes, n_features + 1)
         Weights of the centered inputs and of a constant for each component.
-    responsibilities_ : array of shape (n_samples, n_components)
-        Responsibilities of the training samples, given their labels.
 
     References
     ----------
@@ -293,11 +285,7 @@ class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, Transf
         if self.refit_classifiers:
             machine = problem.solve(softmax(at.mixture.logits(rows), axis=1), machine.multipliers)
         self.coef_ = machine.weights.reshape(len(self.classes_), T, -1).transpose(1, 0, 2)
-        self.responsibilities_ = at.q
         self.n_components_ = len(np.unique(at.q.argmax(axis=1)))
-        shares = at.mixture.sticks.first / (at.mixture.sticks.first + at.mixture.sticks.second)
-        self.weights_ = shares * np.concatenate([[1.0], np.cumprod(1.0 - shares)[:-1]])
-        self.means_ = at.mixture.components.centre
         return self
 
     def _inputs(self, X: Floats) -> Floats:
@@ -312,7 +300,3 @@ class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, Transf
         q = self.transform(X)
         inputs = self._inputs(np.asarray(X, dtype=np.float64))
         return np.einsum("nt,nd,tad->na", q, inputs, self.coef_, optimize=True)
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.coef_)

@@ -38,14 +38,9 @@ class LinearTasks:
         return 0.5 * float(self.counts @ self.residuals(weights) ** 2)
 
     def minimize(self, penalty: Floats, position: Floats, mixing: Floats | None = None) -> Floats:
-        """Return the optimal weights, by Newton's method from an initial V.
+        """Return the optimal weights, by Newton's method from an initial V, the position.
 
-        Parameters
-        ----------
-        penalty : (d, d)
-        position : (n_outputs, d)
-        mixing : (n_outputs, n_outputs)
-            A symmetric square root of the task covariance. None is the identity.
+        The mixing is a symmetric square root of the task covariance; None is the identity.
         """
         S = np.eye(len(position)) if mixing is None else mixing
 

@@ -97,7 +97,6 @@ class Problem:
     n_classes: int = 0
     numbers: Boxes | None = None
     C: float = 1.0
-    squared: bool = False
     estimate_response: bool = False
 
     # --- Expectations under the factors
@@ -196,8 +195,8 @@ class Problem:
         root = np.sqrt(self.weight_variance)
         variance = np.inf if before is None else before.variance
         if self.labels is not None:
-            cost, C = 1.0 - np.eye(self.n_classes), np.full(len(shares), self.C)
-            found = solve_classes(root * shares, self.labels, cost, C, squared=self.squared, start=start, tol=INNER_TOL)
+            C = np.full(len(shares), self.C)
+            found = solve_classes(root * shares, self.labels, self.n_classes, C, start=start, tol=INNER_TOL)
             mean = root * found.weights
             return replace(state, weights=Weights(mean, np.zeros((0, 0)), variance, found.multipliers))
         assert self.numbers is not None
@@ -233,8 +232,7 @@ class Problem:
         if self.numbers is not None:
             return costs + self.numbers.losses(scores[:, 0])
         assert self.labels is not None
-        C = np.full(len(scores), self.C)
-        return costs + class_losses(scores, self.labels, 1.0 - np.eye(self.n_classes), C, self.squared)
+        return costs + class_losses(scores, self.labels, np.full(len(scores), self.C), squared=False)
 
     def objective(self, state: State) -> float:
         """Return the objective: document terms plus KL divergences of topics and weights."""
@@ -365,8 +363,6 @@ class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
         Number of topics.
     C : float, default=1.0
         Penalty on a margin violation, per word of a document of average length. 0 is latent Dirichlet allocation.
-    loss : {"hinge", "squared_hinge"}, default="hinge"
-        Multi-class loss, applied to the expected scores.
     doc_topic_prior : float or "estimate", default=0.1
         Dirichlet parameter of the topic proportions. "estimate" estimates one for each topic.
     topic_word_prior : float, default=0.1
@@ -388,7 +384,6 @@ class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
     n_components: int = 40
     _: KW_ONLY
     C: float = 1.0
-    loss: Literal["hinge", "squared_hinge"] = "hinge"
     doc_topic_prior: float | Literal["estimate"] = 0.1
     topic_word_prior: float = 0.1
     weight_variance: float = 0.25
@@ -410,7 +405,6 @@ class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
             labels=labels,
             n_classes=len(self.classes_),
             C=float(self.C) * float(corpus.lengths.mean()),
-            squared=self.loss == "squared_hinge",
         )
         self._fit_topics(problem)
         if self._weights is None:
@@ -438,8 +432,6 @@ class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
         Penalty on standardized residuals beyond epsilon, per word of a document of average length.
     epsilon : float, default=0.1
         Residuals up to this size have zero loss, in standard deviations of the targets.
-    loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default="epsilon_insensitive"
-        Loss, applied to the expected predictions.
     response_variance : float, "auto" or None, default=None
         Variance of a Gaussian response in the likelihood, in units of the target variance. "auto" estimates it; None
         has margins only. With a Gaussian response and ``C=0`` the model is supervised latent Dirichlet allocation.
@@ -451,7 +443,6 @@ class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
     _: KW_ONLY
     C: float = 3.0
     epsilon: float = 0.1
-    loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] = "epsilon_insensitive"
     response_variance: float | Literal["auto"] | None = None
     doc_topic_prior: float | Literal["estimate"] = 0.1
     topic_word_prior: float = 0.5
@@ -467,12 +458,11 @@ class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
         self._mean, self._scale = float(np.mean(y)), float(np.std(y)) or 1.0
         corpus, targets = Corpus.of(X), (y - self._mean) / self._scale
         C = np.full(len(targets), float(self.C) * float(corpus.lengths.mean()))
-        squared = self.loss.startswith("squared")
         problem = Problem(
             corpus,
             float(self.topic_word_prior),
             float(self.weight_variance),
-            numbers=Boxes(targets, C, float(self.epsilon), squared=squared),
+            numbers=Boxes(targets, C, float(self.epsilon)),
             estimate_response=self.response_variance == "auto",
         )
         given = {"auto": 1.0, None: np.inf}.get(self.response_variance, self.response_variance)

@@ -44,20 +44,14 @@ class Features(Table1):
         *named(systems.MULTIWAY, "LinearSVC"),
     )
     paper: ClassVar[Mapping[str, Any]] = {"TRECVID2003": {"iLSVM": {"features": "45"}}}  # section 5.1, "about 45"
-
-    def datasets(self) -> Sequence[samples.Dataset]:
-        """Return the first two data sets of Table 1."""
-        return samples.multiway(self.quick)[:2]
-
-    def protocol(self) -> Sequence[str]:
-        """Return the protocol, in paragraphs."""
-        return (
-            f"Truncation {self.n_components}; latent models at their default settings, on the splits of `table1`. A "
-            "feature is in use if its values differ between test samples by more than 0.1. Averages are over test "
-            "samples, whose features are inferred without labels; features are in the order of their averages.",
-            "The paper: about 45 features are active on TRECVID2003 (Figure 4), the probability of a feature falls "
-            "with its number (Figure 5), and top-ranked images of a feature are mostly of one class (Figure 6).",
-        )
+    most_datasets = 2
+    text = (
+        "Truncation {n_components}; latent models at their default settings, on the splits of `table1`. A feature is "
+        "in use if its values differ between test samples by more than 0.1. Averages are over test samples, whose "
+        "features are inferred without labels; features are in the order of their averages.",
+        "The paper: about 45 features are active on TRECVID2003 (Figure 4), the probability of a feature falls with "
+        "its number (Figure 5), and top-ranked images of a feature are mostly of one class (Figure 6).",
+    )
 
     def evaluate(self, cell: Cell) -> Record:
         """Fit a latent feature model with one setting and describe its features."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -132,16 +131,14 @@ def named(systems: Sequence[System], *names: str) -> tuple[System, ...]:
     return tuple(next(system for system in systems if system.name == name) for name in names)
 
 
-def peers(systems: Sequence[System]) -> tuple[System, ...]:
-    """Return the systems that are not the paper's."""
-    return tuple(system for system in systems if system.group == PEERS)
-
-
-class Experiment(ABC):
+class Experiment:
     """A table or figure: systems on data sets, tuned on training data. Subclasses may vary a setting."""
 
     name: ClassVar[str]
     title: ClassVar[str]
+    text: ClassVar[tuple[str, ...]]  # the protocol, in paragraphs, with fields for n_components and n_folds
+    source: ClassVar[Callable[[bool], Sequence[Dataset]]]  # returns the data sets, or their small form
+    most_datasets: ClassVar[int | None] = None
     metrics: ClassVar[tuple[Metric, ...]]
     drawn: ClassVar[tuple[str, ...]] = ()  # names of the metrics in the figure
     systems: ClassVar[tuple[System, ...]]
@@ -164,13 +161,13 @@ class Experiment(ABC):
         """Return the small form of the experiment."""
         return type(self)(quick=True)
 
-    @abstractmethod
     def protocol(self) -> Sequence[str]:
         """Return the protocol, in paragraphs."""
+        return [part.format(n_components=self.n_components, n_folds=self.n_folds) for part in self.text]
 
-    @abstractmethod
     def datasets(self) -> Sequence[Dataset]:
         """Return the data sets."""
+        return self.source(self.quick)[: self.most_datasets]
 
     def settings(self, system: System) -> Sequence[str]:
         """Return the varied settings of a system, or one empty setting."""

@@ -98,23 +98,11 @@ def run(
     fresh: bool = False,
     say: Say = print,
 ) -> Outcome:
-    """Measure and record the missing cells.
+    """Measure the cells without a record in the folder, and record them.
 
-    Parameters
-    ----------
-    experiments : sequence of Experiment
-    output : Path
-        Folder of the records. Cells with a record are not measured again.
-    n_seeds : int, default=None
-        Number of seeds. None is the number in the protocol.
-    jobs : int, default=1
-        Number of processes, each with one thread.
-    deadline : float, default=inf
-        Time (as from `time.time`) after which no cell is expected to run. Cells with later estimated ends are skipped.
-    fresh : bool, default=False
-        Whether to discard earlier records.
-    say : callable
-        Called with progress messages.
+    ``n_seeds=None`` is the number of the protocol. Each of the processes has one thread. Cells that are estimated to
+    end after the deadline (as from `time.time`) are skipped. ``fresh`` discards earlier records. Progress messages are
+    passed to ``say``.
     """
     output.mkdir(parents=True, exist_ok=True)
     source = provenance()

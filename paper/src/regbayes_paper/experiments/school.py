@@ -10,7 +10,7 @@ import numpy as np
 from regbayes_paper.experiments import samples, tuning
 from regbayes_paper.experiments.figures import draw_lines
 from regbayes_paper.experiments.protocol import Cell, Experiment, Metric, Record, System, named, paired
-from regbayes_paper.experiments.samples import Dataset, Sample
+from regbayes_paper.experiments.samples import Sample
 from regbayes_paper.experiments.systems import RAGGED, REFERENCE
 from regbayes_paper.experiments.table1 import FEATURES
 
@@ -42,24 +42,18 @@ class School(Experiment):
     sizes = (50, 10)  # the paper reports about 50 features
     folds = (3, 2)
     seeds = (10, 1)
-
-    def protocol(self) -> Sequence[str]:
-        """Return the protocol, in paragraphs."""
-        return (
-            "Each seed is a split: the ten published ones of Argyriou et al., as distributed with PyMTL "
-            "(tjanez/PyMTL, data/school), if school_splits.npz is there, and otherwise a random one of three quarters "
-            f"of each task. Truncation {self.n_components}. Settings by {self.n_folds}-fold cross-validation (the "
-            "paper: 5-fold) of the explained variance within tasks, inside the training part.",
-            'The paper reports "the total variance of the data minus the sum-squared error on the test set as a '
-            'percentage of the total variance", in a figure without numbers. Whether its total variance is about one '
-            "mean or about each task's is not said, so both are reported. On the published splits single-task ridge "
-            "regression has the value of the paper's STL bar within tasks, so its bars belong there.",
-            "In MT-iLSVM tasks share weights as well as features; 'rho = 0' shares features alone, as in the paper.",
-        )
-
-    def datasets(self) -> Sequence[Dataset]:
-        """Return School or its stand-in."""
-        return samples.ragged(self.quick)
+    source = staticmethod(samples.ragged)
+    text = (
+        "Each seed is a split: the ten published ones of Argyriou et al., as distributed with PyMTL (tjanez/PyMTL, "
+        "data/school), if school_splits.npz is there, and otherwise a random one of three quarters of each task. "
+        "Truncation {n_components}. Settings by {n_folds}-fold cross-validation (the paper: 5-fold) of the explained "
+        "variance within tasks, inside the training part.",
+        'The paper reports "the total variance of the data minus the sum-squared error on the test set as a percentage '
+        'of the total variance", in a figure without numbers. Whether its total variance is about one mean or about '
+        "each task's is not said, so both are reported. On the published splits single-task ridge regression has the "
+        "value of the paper's STL bar within tasks, so its bars belong there.",
+        "In MT-iLSVM tasks share weights as well as features; 'rho = 0' shares features alone, as in the paper.",
+    )
 
     def remarks(self, records: Sequence[Record]) -> Sequence[str]:
         """Return the paired differences from the strongest linear model."""
@@ -73,17 +67,14 @@ class TrainingSize(School):
     metrics: ClassVar[tuple[Metric, ...]] = (WITHIN, POOLED)
     systems = named(RAGGED, "MT-iLSVM", "MT-iLSVM^f", "MT-IBP+SVM", "STL", REFERENCE)
     paper: ClassVar[Mapping[str, Any]] = {}
-
-    def protocol(self) -> Sequence[str]:
-        """Return the protocol, in paragraphs."""
-        return (
-            "The splits of `school`; the first 50 to 100 % of each school's training samples, in the published order, "
-            f"and always the whole test part. Settings are chosen again at each size by {self.n_folds}-fold "
-            f"cross-validation. Truncation {self.n_components}. The paper takes the first samples of a split, whose "
-            "published order is by school: without a part of each school, half of the schools would have no sample.",
-            "The paper: explained variance and time increase with the training size, and about 70 % of the training "
-            "samples are enough for the best peers' level (a figure without numbers).",
-        )
+    text = (
+        "The splits of `school`; the first 50 to 100 % of each school's training samples, in the published order, and "
+        "always the whole test part. Settings are chosen again at each size by {n_folds}-fold cross-validation. "
+        "Truncation {n_components}. The paper takes the first samples of a split, whose published order is by school: "
+        "without a part of each school, half of the schools would have no sample.",
+        "The paper: explained variance and time increase with the training size, and about 70 % of the training "
+        "samples are enough for the best peers' level (a figure without numbers).",
+    )
 
     def settings(self, system: System) -> Sequence[str]:
         """Return the shares of the training part."""

@@ -94,12 +94,7 @@ def studies(quick: bool) -> tuple[Study, ...]:
         Study("variances, classes", MULTIWAY, VARIANCES, (Variant("fixed, from the inputs"), always)),
         Study("testing, labels", LABELS, TESTING, testing),
         Study("testing, scores", RAGGED, TESTING, testing),
-        Study(
-            "testing, classes",
-            MULTIWAY,
-            TESTING,
-            (*testing, guessed),
-        ),
+        Study("testing, classes", MULTIWAY, TESTING, (*testing, guessed)),
     )
 
 
@@ -110,19 +105,16 @@ class Sensitivity(Experiment):
     metrics = (ACCURACY, WITHIN, FEATURES)
     systems = ()
     sizes = (50, 10)
+    text = (
+        "One thing is varied at a time; everything else is at the defaults of the estimators, with truncation "
+        "{n_components}, so levels may be below those of the tables. Splits are those of `table2`, `school` and "
+        "`table1`. C is in the unit of the package's losses, which is not that of the paper. A joint fit sees the "
+        "inputs of the test samples without their targets; with guessed labels they have margins too.",
+    )
 
     def __init__(self, quick: bool = False) -> None:
         super().__init__(quick)
         self.studies = {study.title: study for study in studies(quick)}
-
-    def protocol(self) -> Sequence[str]:
-        """Return the protocol, in paragraphs."""
-        return (
-            "One thing is varied at a time; everything else is at the defaults of the estimators, with truncation "
-            f"{self.n_components}, so levels may be below those of the tables. Splits are those of `table2`, `school` "
-            "and `table1`. C is in the unit of the package's losses, which is not that of the paper. A joint fit sees "
-            "the inputs of the test samples without their targets; with guessed labels they have margins too.",
-        )
 
     def data(self, kind: str) -> Dataset:
         """Return the data set for a kind of study."""

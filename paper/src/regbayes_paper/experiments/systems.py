@@ -57,7 +57,8 @@ def _per_label(make: Callable[..., Any]) -> Callable[..., Any]:
     return lambda context, **settings: OneVsRestClassifier(make(context, **settings))
 
 
-peer = partial(System, group=PEERS, random=False)
+fixed = partial(System, random=False)
+peer = partial(fixed, group=PEERS)
 
 # --- Several classes (Table 1, Figures 3 to 6)
 
@@ -76,39 +77,35 @@ def _efh_svm(context: Context, C: float, n_components: int) -> Any:
 def _mmh(context: Context, **settings: Any) -> Any:
     """Make an MMH with the objective of Chen, Zhu and Xing (2010): likelihood weight 1 and hinge loss."""
     model = baselines.MaxMarginHarmoniumClassifier(
-        generative_weight=1.0, loss="hinge", noise_variance="residual", random_state=context.seed, **settings
+        generative_weight=1.0, loss="hinge", random_state=context.seed, **settings
     )
     return _scaled(model)
 
 
 MULTIWAY: tuple[System, ...] = (
-    System(
+    fixed(
         "EFH+SVM",
         _efh_svm,
         grid(n_components=HARMONIUM_SIZES, C=(0.01, 0.1, 1.0)),
         grid(n_components=(10, 20), C=(0.1,)),
-        random=False,
     ),
-    System(
+    fixed(
         "MMH",
         _mmh,
         grid(n_components=HARMONIUM_SIZES, C=(0.003, 0.01)),
         grid(n_components=(10,), C=(0.01,), max_iter=(20,)),
-        random=False,
     ),
-    System(
+    fixed(
         "IBP+SVM",
         _ibp_svm,
         grid(temperature=(0.003, 0.01), transform_temperature=(0.3, 1.0), C=(0.1, 1.0)),
         grid(transform_temperature=(0.3, 1.0), C=(0.1,)),
-        random=False,
     ),
-    System(
+    fixed(
         "iLSVM",
         _sized(ILSVMClassifier),
         grid(C=(0.3, 1.0), temperature=(0.1, 0.2), alpha=(1.0, 5.0)),
         grid(C=(0.3, 1.0)),
-        random=False,
     ),
     System(
         "iLSVM, posterior margins",
@@ -116,12 +113,7 @@ MULTIWAY: tuple[System, ...] = (
         grid(C=(0.3, 1.0), temperature=(0.02, 0.1), max_iter=(40,)),
         grid(C=(0.3,), temperature=(0.1,), max_iter=(10,)),
     ),
-    System(
-        "iLSVM, as printed",
-        _sized(PrintedILSVMClassifier),
-        grid(C=(1.0, 10.0, 100.0)),
-        grid(C=(10.0,)),
-    ),
+    System("iLSVM, as printed", _sized(PrintedILSVMClassifier), grid(C=(1.0, 10.0, 100.0)), grid(C=(10.0,))),
     System(
         "iLSVM, as printed, decaying start",
         _sized(PrintedILSVMClassifier, start="decaying"),
@@ -140,43 +132,25 @@ _mt_labels = _sized(MultiTaskILSVMClassifier)
 _clusters, _subspace = _seeded(baselines.DirichletProcessTaskClassifier), _sized(baselines.PredictorSubspaceClassifier)
 
 MULTILABEL: tuple[System, ...] = (
-    System(
+    fixed(
         "YaXue",
         _clusters,
         grid(alpha=(0.1, 1.0, 10.0), kernel_width=(0.5, 1.0, 2.0)),
         grid(kernel_width=(1.0,), max_iter=(10,)),
-        random=False,
     ),
-    System("YaXue, plain sticks", _clusters, grid(alpha=(0.1, 1.0, 10.0)), grid(max_iter=(10,)), random=False),
-    System("Piyushrai-1", _subspace, grid(alpha=(1.0, 5.0)), grid(max_iter=(10,)), random=False),
-    System(
-        "Piyushrai-2",
-        _subspace,
-        grid(alpha=(1.0, 5.0), augmented=(True,)),
-        grid(augmented=(True,), max_iter=(10,)),
-        random=False,
-    ),
-    System("STL", _plain(baselines.SingleTaskClassifier), grid(C=LINEAR_CS), grid(C=(0.01,)), random=False),
-    System(
+    fixed("YaXue, plain sticks", _clusters, grid(alpha=(0.1, 1.0, 10.0)), grid(max_iter=(10,))),
+    fixed("Piyushrai-1", _subspace, grid(alpha=(1.0, 5.0)), grid(max_iter=(10,))),
+    fixed("Piyushrai-2", _subspace, grid(alpha=(1.0, 5.0), augmented=(True,)), grid(augmented=(True,), max_iter=(10,))),
+    fixed("STL", _plain(baselines.SingleTaskClassifier), grid(C=LINEAR_CS), grid(C=(0.01,))),
+    fixed(
         "MTRL",
         _plain(baselines.MTRLClassifier),
         grid(relation_alpha=(30.0, 100.0, 300.0, 1000.0)),
         grid(relation_alpha=(100.0,)),
-        random=False,
     ),
-    System(
-        "MT-IBP+SVM",
-        _mt_labels,
-        grid(C=MT_CS, margins=("decoupled",)),
-        grid(C=MT_QUICK, margins=("decoupled",)),
-    ),
+    System("MT-IBP+SVM", _mt_labels, grid(C=MT_CS, margins=("decoupled",)), grid(C=MT_QUICK, margins=("decoupled",))),
     System("MT-iLSVM", _mt_labels, grid(C=MT_CS), grid(C=MT_QUICK)),
-    System(
-        "MT-iLSVM^f",
-        _mt_labels,
-        grid(C=MT_CS, include_inputs=(True,)),
-        grid(C=MT_QUICK, include_inputs=(True,)),
-    ),
+    System("MT-iLSVM^f", _mt_labels, grid(C=MT_CS, include_inputs=(True,)), grid(C=MT_QUICK, include_inputs=(True,))),
     System("MT-iLSVM, as printed", _sized(PrintedMTILSVMClassifier), grid(C=(0.01, 0.1, 1.0)), grid(C=(0.1,))),
     peer("majority label", lambda _: DummyClassifier(strategy="most_frequent")),
     peer(
@@ -198,14 +172,13 @@ _mt_numbers = _sized(MultiTaskILSVMRegressor)
 
 
 RAGGED: tuple[System, ...] = (
-    System(
+    fixed(
         "STL",
         _plain(baselines.SingleTaskRegressor),
         grid(alpha=(3.0, 10.0, 30.0, 100.0)),
         grid(alpha=(10.0, 100.0)),
-        random=False,
     ),
-    System("BMTL", _plain(baselines.BMTLRegressor), random=False),
+    fixed("BMTL", _plain(baselines.BMTLRegressor)),
     System(
         "MTGP",
         _seeded(baselines.MTGPRegressor),
@@ -213,12 +186,11 @@ RAGGED: tuple[System, ...] = (
         grid(rank=(1,), n_inducing=(20,), max_iter=(10,)),
         needs="torch",
     ),
-    System(
+    fixed(
         "MTRL",
         _plain(baselines.MTRLRegressor),
         grid(relation_alpha=(400.0, 700.0, 1000.0, 1500.0), intercept_scaling=(1.0, 3.0)),
         grid(relation_alpha=(300.0,)),
-        random=False,
     ),
     System(
         "MT-IBP+SVM",

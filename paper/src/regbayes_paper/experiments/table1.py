@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from regbayes_paper.experiments import samples, systems, tuning
 from regbayes_paper.experiments.figures import draw_lines
-from regbayes_paper.experiments.protocol import Cell, Experiment, Metric, Record, System, grid, named, paired, peers
-from regbayes_paper.experiments.samples import Dataset
+from regbayes_paper.experiments.protocol import PEERS, Cell, Experiment, Metric, Record, System, grid, named, paired
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,23 +45,17 @@ class Table1(Experiment):
             "iLSVM": _printed("0.533 ± 0.005", "0.510 ± 0.010"),
         },
     }
-
-    def protocol(self) -> Sequence[str]:
-        """Return the protocol, in paragraphs."""
-        return (
-            f"Truncation {self.n_components}. Sets without a published split are split in random halves for each seed, "
-            "so ± is over splits; with a published split ± is over random starts; a system without one runs once. "
-            f"Settings by {self.n_folds}-fold cross-validation of the accuracy inside the training part.",
-            "iLSVM and IBP+SVM start from principal directions; rows named 'as printed' start at random. iLSVM is "
-            "`ILSVMClassifier` with its defaults, among them the squared hinge, a temperature, an intercept and "
-            "inductive testing. 'As printed' is Algorithm 3 with its own objective, start and classifier, tested "
-            "inductively. 'Posterior margins' is the alternation with these settings and a classifier that is "
-            "fitted once more for prediction.",
-        )
-
-    def datasets(self) -> Sequence[Dataset]:
-        """Return the paper's data sets or their stand-ins."""
-        return samples.multiway(self.quick)
+    source = staticmethod(samples.multiway)
+    text = (
+        "Truncation {n_components}. Sets without a published split are split in random halves for each seed, so ± is "
+        "over splits; with a published split ± is over random starts; a system without one runs once. Settings by "
+        "{n_folds}-fold cross-validation of the accuracy inside the training part.",
+        "iLSVM and IBP+SVM start from principal directions; rows named 'as printed' start at random. iLSVM is "
+        "`ILSVMClassifier` with its defaults, among them the squared hinge, a temperature, an intercept and inductive "
+        "testing. 'As printed' is Algorithm 3 with its own objective, start and classifier, tested inductively. "
+        "'Posterior margins' is the alternation with these settings and a classifier that is fitted once more for "
+        "prediction.",
+    )
 
 
 def _of_size(name: str, full: tuple[Mapping[str, Any], ...], **quick: Any) -> System:
@@ -84,21 +77,15 @@ class HarmoniumSize(Table1):
 
     name, title = "mmh-k", "Figure 3: accuracy against the number of latent features"
     drawn: ClassVar[tuple[str, ...]] = ("accuracy", "features")
-    systems = (*SWEPT, *peers(systems.MULTIWAY))
+    systems = (*SWEPT, *(system for system in systems.MULTIWAY if system.group == PEERS))
     paper: ClassVar[Mapping[str, Any]] = {}
-
-    def protocol(self) -> Sequence[str]:
-        """Return the protocol, in paragraphs."""
-        return (
-            "Finite models have K latent features, IBP+SVM and iLSVM at most K. Other settings are chosen by "
-            f"{self.n_folds}-fold cross-validation at each K, as in `table1`.",
-            "MMH has the objective of Chen, Zhu and Xing (2010): the likelihood with weight 1, and the hinge.",
-            "The paper: on Flickr MMH is best at K = 40, and worse with more or fewer (a figure without numbers).",
-        )
-
-    def datasets(self) -> Sequence[Dataset]:
-        """Return the first two data sets of the table."""
-        return samples.multiway(self.quick)[:2]
+    most_datasets = 2
+    text = (
+        "Finite models have K latent features, IBP+SVM and iLSVM at most K. Other settings are chosen by "
+        "{n_folds}-fold cross-validation at each K, as in `table1`.",
+        "MMH has the objective of Chen, Zhu and Xing (2010): the likelihood with weight 1, and the hinge.",
+        "The paper: on Flickr MMH is best at K = 40, and worse with more or fewer (a figure without numbers).",
+    )
 
     def settings(self, system: System) -> Sequence[str]:
         """Return the numbers of features."""
