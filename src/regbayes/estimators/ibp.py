@@ -52,7 +52,7 @@ class IBPFactorAnalysis(LatentFeatures):
 
     Notes
     -----
-    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
+    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)`` (:doc:`/scale`).
 
     Examples
     --------

@@ -252,8 +252,8 @@ class ILSVMClassifier(ClassifierMixin, PredictiveFeatures):
     - ``multi_class`` is "ovr" for three or more classes without ``cost`` in two cases: with ``include_inputs``, or with
       the squared hinge, more than 100,000 labeled samples times classes, and more than 2,000 weights.
 
-    The model is in docs/math.md, sections 2 and 3. Arrays of PyTorch and CuPy are supported under
-    ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
+    The model is in :doc:`/theory/ilsvm`. Arrays of PyTorch and CuPy are supported under
+    ``sklearn.config_context(array_api_dispatch=True)`` (:doc:`/scale`).
 
     Examples
     --------

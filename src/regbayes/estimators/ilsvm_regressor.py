@@ -106,7 +106,7 @@ class ILSVMRegressor(RegressorMixin, PredictiveFeatures):
 
     NaN in ``y`` marks a missing target. Samples without any target contribute to the features.
 
-    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
+    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)`` (:doc:`/scale`).
 
     Examples
     --------

@@ -465,7 +465,7 @@ class MultiTaskILSVMClassifier(ClassifierMixin, LatentTasks):
 
     Notes
     -----
-    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
+    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)`` (:doc:`/scale`).
 
     Examples
     --------
@@ -596,7 +596,7 @@ class MultiTaskILSVMRegressor(RegressorMixin, LatentTasks):
 
     Notes
     -----
-    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
+    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)`` (:doc:`/scale`).
 
     Examples
     --------
