@@ -82,8 +82,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = ", ".join(EXPERIMENTS)
-    help_of_what = f"One or more of {names}; or all."
+    help_of_what = f"One or more of {', '.join(EXPERIMENTS)}; or all."
     parser.add_argument("what", metavar="WHAT", nargs="+", choices=[*EXPERIMENTS, "all"], help=help_of_what)
     parser.add_argument("--quick", action="store_true", help="Run the small form.")
     parser.add_argument(

@@ -23,8 +23,6 @@ from sklearn.utils import Bunch
 Arrays = dict[str, Any]
 Folder = str | os.PathLike[str] | None
 
-N_SCHOOL_SPLITS = 10
-
 
 class DataError(ValueError):
     """Error for a data file that is invalid."""
@@ -259,5 +257,5 @@ def _school_splits(folder: Path | None) -> list[tuple[Any, Any]] | None:
     if path is None or not path.is_file():
         return None
     found = _read_npz(path)
-    pairs = [(found[f"train_idx_{i}"], found[f"test_idx_{i}"]) for i in range(N_SCHOOL_SPLITS)]
+    pairs = [(found[f"train_idx_{i}"], found[f"test_idx_{i}"]) for i in range(10)]
     return [(train.astype(np.int64), test.astype(np.int64)) for train, test in pairs]

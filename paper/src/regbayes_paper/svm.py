@@ -23,7 +23,6 @@ class Machine:
     weights: Floats  # (L, d)
     multipliers: Floats  # (N, L)
     loss: float  # total loss, including C
-    gap: float  # duality gap
 
     @property
     def objective(self) -> float:
@@ -58,7 +57,7 @@ def solve_classes(
     X, W = np.ascontiguousarray(X), alpha.T @ X
     norms, rng = np.einsum("nd,nd->n", X, X) + TINY, np.random.default_rng(0)
     rows, asked = np.arange(len(X)), 1.0 - np.eye(n_classes)[labels]
-    loss = gap = 0.0
+    loss = 0.0
     for _ in range(max_epochs):
         loss = float(class_losses(X @ W.T, labels, C, squared).sum())
         mass = alpha[rows, labels]
@@ -68,7 +67,7 @@ def solve_classes(
         if gap <= tol * (0.5 * float(np.vdot(W, W)) + loss) + TINY:
             break
         _class_epoch(X, norms, labels, asked, C, squared, rng.permutation(len(X)), alpha, W)
-    return Machine(W, alpha, loss, gap)
+    return Machine(W, alpha, loss)
 
 
 @njit(cache=True)
@@ -143,7 +142,7 @@ def solve_boxes(
     X, w = np.ascontiguousarray(X), beta @ X
     norms, rng = np.einsum("nd,nd->n", X, X) + TINY, np.random.default_rng(0)
     low, high = boxes.bounds()
-    loss = gap = 0.0
+    loss = 0.0
     for _ in range(max_epochs):
         loss, square = float(boxes.losses(X @ w).sum()), float(w @ w)
         rewards = float(boxes.targets @ beta - boxes.epsilon * np.abs(beta).sum())
@@ -151,7 +150,7 @@ def solve_boxes(
         if gap <= tol * (0.5 * square + loss) + TINY:
             break
         _box_epoch(X, norms, boxes.targets, boxes.epsilon, low, high, rng.permutation(len(X)), beta, w)
-    return Machine(w[None], beta[:, None], loss, gap)
+    return Machine(w[None], beta[:, None], loss)
 
 
 @njit(cache=True)

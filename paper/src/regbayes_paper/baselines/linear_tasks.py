@@ -156,7 +156,6 @@ class SingleTaskClassifier(TaskClassifier, LinearTaskModel):
 class _RelatedTasks(LinearTaskModel):
     """Base class of the MTRL estimators."""
 
-    alpha: float = 0.0
     relation_alpha: float = 1.0
     _: KW_ONLY
     balance_tasks: bool = True
@@ -171,16 +170,15 @@ class _RelatedTasks(LinearTaskModel):
             sizes = np.bincount(problem.outputs)
             counts = (sizes.sum() / (len(sizes) * sizes))[problem.outputs]
         linear = self._pose(posed, counts)
-        M, alpha, beta = problem.n_outputs, float(self.alpha), float(self.relation_alpha)
+        M, alpha = problem.n_outputs, float(self.relation_alpha)
 
         def step(state: tuple[Floats, Floats]) -> tuple[tuple[Floats, Floats], float]:
             covariance, weights = state
-            weights = related_weights(linear, covariance, weights, alpha, beta)
+            weights = related_weights(linear, covariance, weights, alpha)
             left, sizes, _ = np.linalg.svd(weights, full_matrices=False)
             if sizes.sum() > 0:  # optimal covariance with trace M
                 covariance = (left * (M * sizes / sizes.sum())) @ left.T
-            related = 0.5 * beta * float(sizes.sum()) ** 2 / M
-            return (covariance, weights), linear.loss(weights) + 0.5 * alpha * float(np.sum(weights**2)) + related
+            return (covariance, weights), linear.loss(weights) + 0.5 * alpha * float(sizes.sum()) ** 2 / M
 
         first = (np.eye(M), np.zeros((M, posed.X.shape[1])))
         (covariance, weights), self.objectives_ = alternate(step, first, int(self.max_iter), float(self.tol))
@@ -188,11 +186,10 @@ class _RelatedTasks(LinearTaskModel):
         self.task_covariance_ = covariance
 
 
-def related_weights(linear: LinearTasks, covariance: Floats, start: Floats, alpha: float, beta: float) -> Floats:
-    """Return the best weights for the penalty ``alpha ||W||^2 / 2 + beta tr(W' covariance^-1 W) / 2``."""
+def related_weights(linear: LinearTasks, covariance: Floats, start: Floats, alpha: float) -> Floats:
+    """Return the best weights for the penalty ``alpha tr(W' covariance^-1 W) / 2``."""
     values, vectors = np.linalg.eigh(covariance)
-    values = np.maximum(values, 0.0)
-    roots = np.sqrt(values / (alpha * values + beta))
+    roots = np.sqrt(np.maximum(values, 0.0) / alpha)
     known = roots > roots.max() * np.sqrt(np.finfo(np.float64).eps)
     inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=known)
     position = (vectors * inverse) @ (vectors.T @ start)
@@ -203,13 +200,11 @@ class MTRLRegressor(TaskRegressor, _RelatedTasks):
     """Multi-task relationship learning (MTRL) for numbers.
 
     Weights and task covariance are learned jointly (Zhang and Yeung 2010). The convex objective is half the squared
-    errors plus ``alpha / 2`` times the squared weights plus ``relation_alpha / 2`` times ``tr(W' covariance^-1 W)``.
-    The trace of the covariance is the number of tasks. The two blocks are minimized alternately.
+    errors plus ``relation_alpha / 2`` times ``tr(W' covariance^-1 W)``. The trace of the covariance is the number of
+    tasks. The two blocks are minimized alternately.
 
     Parameters
     ----------
-    alpha : float, default=0.0
-        Penalty on squared weights.
     relation_alpha : float, default=1.0
         Penalty on weights that the relations between tasks do not explain.
     balance_tasks : bool, default=True

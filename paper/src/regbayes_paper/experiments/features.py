@@ -27,11 +27,6 @@ JOINT, APART = named(systems.MULTIWAY, "iLSVM", "IBP+SVM")
 COLD = ({"temperature": 0.02},)
 
 
-def in_use(psi: Floats) -> Any:
-    """Return which features vary by more than 0.1 between samples."""
-    return np.ptp(psi, axis=0) > 0.1
-
-
 class Features(Table1):
     """Figures 4 to 6 of the paper."""
 
@@ -88,7 +83,7 @@ class Features(Table1):
 def describe(psi: Floats, labels: Any) -> dict[str, Any]:
     """Return averages and top-ranked samples of the features in use, by decreasing frequency, as lists."""
     order = np.argsort(-psi.mean(axis=0), kind="stable")
-    chosen = order[in_use(psi)[order]]
+    chosen = order[np.ptp(psi, axis=0)[order] > 0.1]
     classes = np.unique(labels)
     return {
         "features": chosen.tolist(),

@@ -157,10 +157,6 @@ class Experiment:
         """Prefix of this experiment's file names."""
         return f"{self.name}-quick" if self.quick else self.name
 
-    def quick_form(self) -> Experiment:
-        """Return the small form of the experiment."""
-        return type(self)(quick=True)
-
     def protocol(self) -> Sequence[str]:
         """Return the protocol, in paragraphs."""
         return [part.format(n_components=self.n_components, n_folds=self.n_folds) for part in self.text]
@@ -224,17 +220,15 @@ class Experiment:
 
     def rank(self, cell: Cell) -> int:
         """Return the priority of a cell: the paper's systems first, then stand-in data, then other methods."""
-        if named(self.systems, cell.row)[0].group == PEERS:
+        if any(system.name == cell.row and system.group == PEERS for system in self.systems):
             return 2
         return int(bool(self.dataset(cell.dataset).stands_for))
 
     def work(self, cell: Cell) -> float:
         """Return the approximate cost of a cell, summed over its fits, in arbitrary units."""
         train, _ = self.dataset(cell.dataset).split(cell.seed)
-        system, _ = self.at(cell)
-        settings = system.settings(self.quick)
-        fits = 1 + (self.n_folds - 1 if len(settings) > 1 else 0)
-        size = self.training_rows(cell, train).X.size
+        settings, size = self.at(cell)[0].settings(self.quick), self.training_rows(cell, train).X.size
+        fits = self.n_folds if len(settings) > 1 else 1
         return fits * sum((size * one.get("n_components", 1)) ** SCALING for one in settings)
 
     def remarks(self, records: Sequence[Record]) -> Sequence[str]:

@@ -122,7 +122,9 @@ def run(
         for count, (task, result) in enumerate(_measure(tasks, jobs), start=1):
             if isinstance(result, Record):
                 append_record(records_path(task.experiment, output), replace(result, provenance=source))
-                say(f"[{count}/{len(tasks)}] {task}; {_summary(task.experiment, result)}")
+                metric = next(metric for metric in task.experiment.metrics if metric.key in result.values)
+                value = f"{metric.label} {tables.show(metric, result.values[metric.key])}"
+                say(f"[{count}/{len(tasks)}] {task}; {value}, {result.seconds:.1f} s")
             elif result is None:
                 skipped += 1
             else:
@@ -143,7 +145,7 @@ def plan(experiment: Experiment, output: Path, n_seeds: int | None = None) -> li
     """
     done = read_records(records_path(experiment, output))
     known = {(one.cell.dataset, one.cell.row, one.cell.setting): one.seconds for one in done.values()}
-    small = experiment.quick_form()
+    small = type(experiment)(quick=True)
     seconds: dict[str, float] = defaultdict(float)
     work: dict[str, float] = defaultdict(float)
     for cell, record in read_records(records_path(small, output)).items():
@@ -177,11 +179,6 @@ def _one(task: Task) -> tuple[Task, Record | str | None]:
         return task, replace(record, heading=dataset.heading, stands_for=dataset.stands_for)
     except Exception as error:  # a failure of one system must not stop the others
         return task, f"failed: {type(error).__name__}: {error}"
-
-
-def _summary(experiment: Experiment, record: Record) -> str:
-    metric = next(metric for metric in experiment.metrics if metric.key in record.values)
-    return f"{metric.label} {tables.show(metric, record.values[metric.key])}, {record.seconds:.1f} s"
 
 
 def section(experiment: Experiment, output: Path, figures: str = ".") -> str:

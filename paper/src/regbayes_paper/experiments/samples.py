@@ -60,7 +60,10 @@ class Dataset:
         if self.splits:
             train, test = self.splits[seed % len(self.splits)]
         elif self.sample.task is not None:
-            train, test = split_tasks(self.sample.task, seed)
+            rng, task = np.random.default_rng(seed), self.sample.task  # three quarters of each task, and the rest
+            members = [rng.permutation(np.flatnonzero(task == one)) for one in np.unique(task)]
+            train = np.concatenate([rows[: round(TRAIN_SHARE * len(rows))] for rows in members])
+            train, test = rng.permutation(train), np.setdiff1d(np.arange(len(task)), train)
         else:
             strata = self.sample.y if self.sample.y.ndim == 1 else None
             rows = np.arange(len(self.sample))
@@ -84,14 +87,6 @@ class Dataset:
             return replace(self, sample=self.sample.rows(rows), splits=(split,))
         rows, _ = train_test_split(np.arange(n), train_size=n_rows, random_state=0, stratify=self.sample.y)
         return replace(self, sample=self.sample.rows(np.sort(rows)))
-
-
-def split_tasks(task: Any, seed: int) -> tuple[Integers, Integers]:
-    """Return a random three quarters of each task, and the rest."""
-    rng = np.random.default_rng(seed)
-    members = [rng.permutation(np.flatnonzero(task == one)) for one in np.unique(task)]
-    train = np.concatenate([rows[: round(TRAIN_SHARE * len(rows))] for rows in members])
-    return rng.permutation(train), np.setdiff1d(np.arange(len(task)), train)
 
 
 @cache

@@ -11,19 +11,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes_paper.experiments import samples, tuning
+from regbayes_paper.experiments import protocol, samples, tuning
 from regbayes_paper.experiments.figures import OURS, new_figure, tidy, unit
-from regbayes_paper.experiments.protocol import (
-    SCALING,
-    Block,
-    Cell,
-    Experiment,
-    Line,
-    Metric,
-    Record,
-    by_line,
-    mean_and_std,
-)
+from regbayes_paper.experiments.protocol import Block, Cell, Experiment, Line, Metric, Record, by_line, mean_and_std
 from regbayes_paper.experiments.samples import Dataset, Sample
 from regbayes_paper.experiments.school import WITHIN
 from regbayes_paper.experiments.table1 import FEATURES
@@ -33,13 +23,11 @@ if TYPE_CHECKING:
 
 ACCURACY = Metric("accuracy", "accuracy", "share of all labels of all test samples, or of all test samples, predicted")
 LABELS, RAGGED, MULTIWAY = "labels", "ragged", "multiway"
-KINDS = {LABELS: tuning.LABELS, RAGGED: tuning.RAGGED, MULTIWAY: tuning.MULTIWAY}
-MODELS: dict[str, Callable[..., Any]] = {
-    LABELS: MultiTaskILSVMClassifier,
-    RAGGED: MultiTaskILSVMRegressor,
-    MULTIWAY: ILSVMClassifier,
+KINDS: dict[str, tuple[tuning.Kind, Callable[..., Any], Metric]] = {
+    LABELS: (tuning.LABELS, MultiTaskILSVMClassifier, ACCURACY),
+    RAGGED: (tuning.RAGGED, MultiTaskILSVMRegressor, WITHIN),
+    MULTIWAY: (tuning.MULTIWAY, ILSVMClassifier, ACCURACY),
 }
-METRICS = {LABELS: (ACCURACY, FEATURES), RAGGED: (WITHIN, FEATURES), MULTIWAY: (ACCURACY, FEATURES)}
 HIDDEN = -1  # value that hides a test label in a joint fit
 
 INSENSITIVE = "The paper: insensitive (Figure 8, without numbers)."
@@ -134,7 +122,7 @@ class Sensitivity(Experiment):
                 found[title].cell.dataset,
                 f"{found[title].heading}: {title}",
                 tuple(Line(title, variant.setting) for variant in study.variants),
-                METRICS[study.kind],
+                (KINDS[study.kind][2], FEATURES),
                 study.says,
             )
             for title, study in self.studies.items()
@@ -150,13 +138,9 @@ class Sensitivity(Experiment):
             for variant in study.variants
         ]
 
-    def rank(self, cell: Cell) -> int:
-        """Return 1 for stand-ins, otherwise 0."""
-        return int(bool(self.dataset(cell.dataset).stands_for))
-
     def work(self, cell: Cell) -> float:
         """Return the approximate cost of one fit."""
-        return float(self.dataset(cell.dataset).sample.X.size) ** SCALING
+        return float(self.dataset(cell.dataset).sample.X.size) ** protocol.SCALING
 
     def evaluate(self, cell: Cell) -> Record:
         """Fit one variant."""
@@ -164,12 +148,12 @@ class Sensitivity(Experiment):
         variant = next(variant for variant in study.variants if variant.setting == cell.setting)
         train, test = self.data(study.kind).split(cell.seed)
         marked = {"unlabeled": HIDDEN} if variant.joint and study.kind == MULTIWAY else {}
-        model = MODELS[study.kind](self.n_components, random_state=cell.seed, **variant.parameters, **marked)
+        kind, cls, _ = KINDS[study.kind]
+        model = cls(self.n_components, random_state=cell.seed, **variant.parameters, **marked)
         with threadpool_limits(1):
             started = time.process_time()
             tuning.fit(model, with_hidden(train, test, study.kind) if variant.joint else train)
             seconds = time.process_time() - started
-            kind = KINDS[study.kind]
             values = kind.report(test, kind.outputs(model, test)) | tuning.features_in_use(model)
         return Record(cell, values, seconds)
 

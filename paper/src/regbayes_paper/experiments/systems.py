@@ -173,10 +173,7 @@ _mt_numbers = _sized(MultiTaskILSVMRegressor)
 
 RAGGED: tuple[System, ...] = (
     fixed(
-        "STL",
-        _plain(baselines.SingleTaskRegressor),
-        grid(alpha=(3.0, 10.0, 30.0, 100.0)),
-        grid(alpha=(10.0, 100.0)),
+        "STL", _plain(baselines.SingleTaskRegressor), grid(alpha=(3.0, 10.0, 30.0, 100.0)), grid(alpha=(10.0, 100.0))
     ),
     fixed("BMTL", _plain(baselines.BMTLRegressor)),
     System(

@@ -39,7 +39,10 @@ def render_block(block: Block, groups: Mapping[tuple[str, str, str], list[Record
         found = groups.get((block.dataset, line.row, line.setting))
         if found:
             costs = [np.mean([getattr(one, name) for one in found]) for name in ("fit_seconds", "search_seconds")]
-            numbers = [_number(metric, found) for metric in block.metrics]
+            pairs = [(metric, mean_and_std(found, metric.key)) for metric in block.metrics]
+            numbers = [
+                show(metric, pair[0], pair[1] if len(found) > 1 else None) if pair else "" for metric, pair in pairs
+            ]
             rows.append([line.label, *numbers, str(len(found)), *(f"{cost:.1f}" for cost in costs)])
         else:
             rows.append([line.label, "not run", *blank[1:]])
@@ -48,11 +51,6 @@ def render_block(block: Block, groups: Mapping[tuple[str, str, str], list[Record
     rows.insert(1, ["---", *["---:"] * len(blank)])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return "\n\n".join(part for part in (f"### {block.heading}", block.note, table) if part)
-
-
-def _number(metric: Metric, records: Sequence[Record]) -> str:
-    found = mean_and_std(records, metric.key)
-    return "" if found is None else show(metric, found[0], found[1] if len(records) > 1 else None)
 
 
 def _sources(records: Sequence[Record]) -> str:
