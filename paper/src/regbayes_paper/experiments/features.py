@@ -40,7 +40,7 @@ class Features(Table1):
     )
     paper: ClassVar[Mapping[str, Any]] = {"TRECVID2003": {"iLSVM": {"features": "45"}}}  # section 5.1, "about 45"
     most_datasets = 2
-    text = (
+    text: ClassVar[tuple[str, ...]] = (
         "Truncation {n_components}; latent models at their default settings, on the splits of `table1`. A feature is "
         "in use if its values differ between test samples by more than 0.1. Averages are over test samples, whose "
         "features are inferred without labels; features are in the order of their averages.",

@@ -137,7 +137,7 @@ class Experiment:
     name: ClassVar[str]
     title: ClassVar[str]
     text: ClassVar[tuple[str, ...]]  # the protocol, in paragraphs, with fields for n_components and n_folds
-    source: ClassVar[Callable[[bool], Sequence[Dataset]]]  # returns the data sets, or their small form
+    source: ClassVar[Any]  # a function of `quick` in `samples`, which returns the data sets
     most_datasets: ClassVar[int | None] = None
     metrics: ClassVar[tuple[Metric, ...]]
     drawn: ClassVar[tuple[str, ...]] = ()  # names of the metrics in the figure
@@ -163,7 +163,8 @@ class Experiment:
 
     def datasets(self) -> Sequence[Dataset]:
         """Return the data sets."""
-        return self.source(self.quick)[: self.most_datasets]
+        found: Sequence[Dataset] = self.source(self.quick)
+        return found[: self.most_datasets]
 
     def settings(self, system: System) -> Sequence[str]:
         """Return the varied settings of a system, or one empty setting."""

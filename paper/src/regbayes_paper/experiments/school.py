@@ -43,7 +43,7 @@ class School(Experiment):
     folds = (3, 2)
     seeds = (10, 1)
     source = staticmethod(samples.ragged)
-    text = (
+    text: ClassVar[tuple[str, ...]] = (
         "Each seed is a split: the ten published ones of Argyriou et al., as distributed with PyMTL (tjanez/PyMTL, "
         "data/school), if school_splits.npz is there, and otherwise a random one of three quarters of each task. "
         "Truncation {n_components}. Settings by {n_folds}-fold cross-validation (the paper: 5-fold) of the explained "
@@ -67,7 +67,7 @@ class TrainingSize(School):
     metrics: ClassVar[tuple[Metric, ...]] = (WITHIN, POOLED)
     systems = named(RAGGED, "MT-iLSVM", "MT-iLSVM^f", "MT-IBP+SVM", "STL", REFERENCE)
     paper: ClassVar[Mapping[str, Any]] = {}
-    text = (
+    text: ClassVar[tuple[str, ...]] = (
         "The splits of `school`; the first 50 to 100 % of each school's training samples, in the published order, and "
         "always the whole test part. Settings are chosen again at each size by {n_folds}-fold cross-validation. "
         "Truncation {n_components}. The paper takes the first samples of a split, whose published order is by school: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -93,7 +93,7 @@ class Sensitivity(Experiment):
     metrics = (ACCURACY, WITHIN, FEATURES)
     systems = ()
     sizes = (50, 10)
-    text = (
+    text: ClassVar[tuple[str, ...]] = (
         "One thing is varied at a time; everything else is at the defaults of the estimators, with truncation "
         "{n_components}, so levels may be below those of the tables. Splits are those of `table2`, `school` and "
         "`table1`. C is in the unit of the package's losses, which is not that of the paper. A joint fit sees the "

@@ -46,7 +46,7 @@ class Table1(Experiment):
         },
     }
     source = staticmethod(samples.multiway)
-    text = (
+    text: ClassVar[tuple[str, ...]] = (
         "Truncation {n_components}. Sets without a published split are split in random halves for each seed, so ± is "
         "over splits; with a published split ± is over random starts; a system without one runs once. Settings by "
         "{n_folds}-fold cross-validation of the accuracy inside the training part.",
@@ -80,7 +80,7 @@ class HarmoniumSize(Table1):
     systems = (*SWEPT, *(system for system in systems.MULTIWAY if system.group == PEERS))
     paper: ClassVar[Mapping[str, Any]] = {}
     most_datasets = 2
-    text = (
+    text: ClassVar[tuple[str, ...]] = (
         "Finite models have K latent features, IBP+SVM and iLSVM at most K. Other settings are chosen by "
         "{n_folds}-fold cross-validation at each K, as in `table1`.",
         "MMH has the objective of Chen, Zhu and Xing (2010): the likelihood with weight 1, and the hinge.",

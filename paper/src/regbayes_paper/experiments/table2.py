@@ -44,7 +44,7 @@ class Table2(Experiment):
         },
     }
     source = staticmethod(samples.multilabel)
-    text = (
+    text: ClassVar[tuple[str, ...]] = (
         "The published split. Truncation {n_components}. Each seed is a random start; a system without one is run "
         "once. One setting for all labels, by {n_folds}-fold cross-validation in the training part: that of the best "
         "accuracy.",
