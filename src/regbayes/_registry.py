@@ -52,18 +52,17 @@ def persistable(
 ) -> Any:
     """Allow a class in saved files; a decorator, or a call for a class of another package.
 
-    Enums are written by member name, dataclasses by their fields, and every other class by its attributes
-    (``vars``). Loading makes the object with ``object.__new__`` and puts the attributes back: neither
-    ``__init__`` nor ``__post_init__`` nor ``__setstate__`` runs. Subclasses are not covered: each class is
-    registered by itself. On a dataclass this is the outermost decorator.
+    Enums are saved by member name, dataclasses by their fields, and other classes by their attributes (``vars``).
+    Loading sets the attributes of ``object.__new__(cls)`` without a call of ``__init__``, ``__post_init__`` or
+    ``__setstate__``. Register each subclass, too. On a dataclass this is the outermost decorator.
 
     Parameters
     ----------
     cls : type
         The class, when not used as ``@persistable(...)``.
     name : str, optional
-        The name in files, which must stay the same for as long as files live. The default is the top package and
-        the qualified class name (``"regbayes.Finite"``), without the modules between, which may be rearranged.
+        The name in files, which must never change. The default is the top package and the qualified class name,
+        such as ``"regbayes.Finite"``, without the modules between.
     aliases : iterable of str
         Names that older files have for this class.
     skip : iterable of str
@@ -83,6 +82,19 @@ def persistable(
         built-in types such as ``tuple``, ``dict`` or ``ndarray``, whose content is not in attributes.
     ValueError
         If another class has the name.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from regbayes import load
+    >>> from regbayes.persistence import persistable, save
+    >>> @persistable(name="shop.Dose")
+    ... @dataclass
+    ... class Dose:
+    ...     mg: float
+    >>> save(Dose(2.5), "dose.regbayes")
+    >>> load("dose.regbayes").mg
+    2.5
     """
     if cls is None:
         return lambda decorated: persistable(
@@ -128,7 +140,12 @@ def declare_provider(module: str, names: Iterable[str] = ()) -> None:
     ----------
     module : str
     names : iterable of str
-        Names in files, or beginnings of them that end in a dot, for which this module is asked before others.
+        Names in files, or beginnings of them that end in a dot, for which this module is imported before others.
+
+    Examples
+    --------
+    >>> from regbayes.persistence import declare_provider
+    >>> declare_provider("shop.doses", ["shop."])  # doctest: +SKIP
     """
     _PROVIDERS.setdefault(module, tuple(names))
 
@@ -165,7 +182,18 @@ def _import_until(table: Mapping[Any, Registration], key: Any) -> ImportError | 
 
 
 class Saveable:
-    """Gives a class ``save(path)``; `regbayes.load` reads the file back."""
+    """Gives a class ``save(path)``; `regbayes.load` reads the file back.
+
+    Examples
+    --------
+    >>> from regbayes import load
+    >>> from regbayes.persistence import Saveable, persistable
+    >>> @persistable(name="shop.Price")
+    ... class Price(Saveable): ...
+    >>> Price().save("price.regbayes")
+    >>> type(load("price.regbayes")).__name__
+    'Price'
+    """
 
     __slots__ = ()
 

@@ -15,7 +15,8 @@ MODULES = [
     for path in sorted(SOURCE.rglob("*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]
-NEEDS = {"regbayes.adapters.torch": "torch", "regbayes.adapters.jax": "jax"}
+IN_JAX = ("regbayes.adapters.fit", "regbayes.adapters.jax", "regbayes.adapters.model", "regbayes.estimators.own_model")
+NEEDS = {"regbayes.adapters.torch": "torch"} | dict.fromkeys(IN_JAX, "jax")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -23,7 +23,18 @@ FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # tolerance of the final SVM sub
 
 @dataclass(frozen=True)
 class FittedModel:
-    """Fitted parameters of a user's model and its classifier head."""
+    """Fitted parameters of a user's model and its classifier head.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.adapters import fit, from_jax
+    >>> encode, loss = lambda p, x: x @ p, lambda p, x, z: ((x - z @ p.T) ** 2).sum(1)
+    >>> model = from_jax(encode, loss, np.eye(4)[:, :2])
+    >>> fitted = fit(model, np.ones((9, 4)), None, max_iter=3).state
+    >>> fitted.params.shape, fitted.head
+    ((8,), None)
+    """
 
     params: Reals  # (P,)
     head: LinearHead | None  # None without targets
@@ -69,6 +80,17 @@ def fit(  # noqa: PLR0913 - options, all by name
         Sample weights in the generative loss. The head's weights are part of the targets' C.
     callbacks : sequence of callables
         As in `regbayes.engine.run`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.adapters import fit, from_jax
+    >>> encode, loss = lambda p, x: x @ p, lambda p, x, z: ((x - z @ p.T) ** 2).sum(1)
+    >>> model = from_jax(encode, loss, np.eye(4)[:, :2])
+    >>> from regbayes.margins.targets import Numbers
+    >>> X = np.random.default_rng(0).standard_normal((60, 4))
+    >>> fit(model, X, Numbers(X[:, :1], C=np.ones((60, 1))), max_iter=3).state.head.weights.shape
+    (1, 3)
     """
     blocks = model.blocks(X, seed, weights)
     rows = model.to_rows(X)

@@ -25,7 +25,15 @@ TOLERANCE = 1e-3  # largest relative change of features that is attributed to fl
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Samples as arrays of the library, with the seed of their random numbers."""
+    """Samples as arrays of the library, with the seed of their random numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.adapters import RowBlock
+    >>> len(RowBlock(np.ones((9, 4)), seed=0))
+    9
+    """
 
     rows: Any  # (n, ...)
     seed: int
@@ -62,6 +70,15 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         Weight of the generative loss in the objective.
     prior : float or callable
         Precision of a Gaussian prior on the parameters, or a function that returns the negative log prior.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.adapters import from_jax
+    >>> encode, loss = lambda p, x: x @ p, lambda p, x, z: ((x - z @ p.T) ** 2).sum(1)
+    >>> model = from_jax(encode, loss, np.eye(4)[:, :2])
+    >>> model.encode(np.ones((9, 4)), model.start).shape
+    (9, 2)
     """
 
     def __init__(self, encoder: Function, generative_loss: Function, weight: float, prior: float | Function) -> None:

@@ -76,6 +76,13 @@ def make_ibp_classification(
     Bunch
         ``data``, ``target``, ``features`` (the true binary features), ``components`` (their loadings) and ``coef`` (the
         classifier's weights).
+
+    Examples
+    --------
+    >>> from regbayes.datasets import make_ibp_classification
+    >>> found = make_ibp_classification(100, 10, n_components=4, random_state=0)
+    >>> found.data.shape, found.features.shape, found.coef.shape
+    ((100, 10), (100, 4), (3, 4))
     """
     rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
     features, probabilities = draw_indian_buffet(n_samples, n_components, alpha, rng)
@@ -135,6 +142,13 @@ def make_ibp_multitask(
     Bunch
         ``data``; ``target`` of shape (n_samples, n_tasks); ``features`` of shape (n_features, n_components), the inputs
         of each feature; and ``coef`` of shape (n_tasks, n_components), the tasks' weights.
+
+    Examples
+    --------
+    >>> from regbayes.datasets import make_ibp_multitask
+    >>> found = make_ibp_multitask(50, 10, n_tasks=3, missing=0.2, random_state=0)
+    >>> found.data.shape, found.target.shape, found.features.shape
+    ((50, 10), (50, 3), (10, 8))
     """
     rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
     features, _ = draw_indian_buffet(n_features, n_components, alpha, rng)

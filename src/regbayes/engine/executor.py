@@ -30,7 +30,14 @@ Sum = TypeVar("Sum")  # numbers, arrays and dataclasses of statistics with an ``
 
 
 class Executor(ABC):
-    """Calls a function for every block."""
+    """Calls a function for every block.
+
+    Examples
+    --------
+    >>> from regbayes.engine import make_executor
+    >>> make_executor(2).map_reduce(sum, [[1, 2], [3, 4]])
+    10
+    """
 
     def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
         """Return the function's results, in the order of the blocks."""
@@ -49,7 +56,14 @@ class Executor(ABC):
 
 @dataclass(frozen=True)
 class Serial(Executor):
-    """Process one block after another in the caller's thread."""
+    """Process one block after another in the caller's thread.
+
+    Examples
+    --------
+    >>> from regbayes.engine import Serial
+    >>> Serial().map(sum, [[1, 2], [3, 4]])
+    [3, 7]
+    """
 
     def _each(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> Generator[Result, None, None]:
         yield from map(function, blocks)
@@ -67,6 +81,12 @@ class Threads(Executor):
     ----------
     n_threads : int
         Number of threads; 1 uses the caller's thread.
+
+    Examples
+    --------
+    >>> from regbayes.engine import Threads
+    >>> Threads(2).map(sum, [[1, 2], [3, 4]])
+    [3, 7]
     """
 
     n_threads: int
@@ -93,7 +113,14 @@ class Threads(Executor):
 
 
 def make_executor(n_threads: int) -> Executor:
-    """Return a serial or threaded executor."""
+    """Return a serial or threaded executor.
+
+    Examples
+    --------
+    >>> from regbayes.engine import make_executor
+    >>> make_executor(1), make_executor(4)
+    (Serial(), Threads(n_threads=4))
+    """
     return Serial() if n_threads == 1 else Threads(n_threads)
 
 
@@ -102,6 +129,12 @@ def row_blocks(n_rows: int, wide: bool = False) -> list[slice]:
 
     Wide slices are for work of less than a microsecond per row. Threads need the interpreter lock between blocks, so
     many threads would wait for it with small blocks.
+
+    Examples
+    --------
+    >>> from regbayes.engine import row_blocks
+    >>> row_blocks(3000)
+    [slice(0, 2048, None), slice(2048, 3000, None)]
     """
     width = max(BLOCK_ROWS, min(WIDE_ROWS, -(-n_rows // MIN_WIDE))) if wide else BLOCK_ROWS
     ends = [*range(width, n_rows, width), n_rows]

@@ -46,6 +46,13 @@ def backtrack(
         Increase of the objective that rounding can explain.
     shortest : float, default=0.1
         Minimum factor on the length from one trial to the next.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from regbayes.engine import backtrack
+    >>> backtrack(lambda t: SimpleNamespace(objective=(2 * t - 1) ** 2), value=1.0, slope=-4.0, max_trials=5)
+    (0.5, namespace(objective=0.0))
     """
     for _ in range(max_trials):
         point = evaluate(length)

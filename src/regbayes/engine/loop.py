@@ -60,7 +60,14 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StepResult(Generic[State]):
-    """Result of one step, which must not modify the arrays of the previous state."""
+    """Result of one step, which must not modify the arrays of the previous state.
+
+    Examples
+    --------
+    >>> from regbayes.engine import StepResult, run
+    >>> run(lambda x: StepResult(x / 2, terms={"loss": x}), 8.0, max_iter=3).state
+    1.0
+    """
 
     state: State
     terms: Mapping[str, float] | None = None  # terms of the objective at the new state; None: the loop computes them
@@ -81,7 +88,20 @@ class Record:
 
 @dataclass(frozen=True)
 class Progress(Record, Generic[State]):
-    """Argument of callbacks after an iteration."""
+    """Argument of callbacks after an iteration.
+
+    Examples
+    --------
+    >>> from regbayes.engine import Progress, StepResult, run
+    >>> def report(progress: Progress) -> bool:
+    ...     print(progress.iteration, progress.objective)
+    ...     return progress.objective < 3  # stops the loop
+    >>> run(lambda x: StepResult(x / 2, terms={"loss": x}), 8.0, max_iter=9, callbacks=[report]).status
+    1 8.0
+    2 4.0
+    3 2.0
+    <Status.STOPPED: 'stopped'>
+    """
 
     max_iter: int
     view: Callable[[], State] = field(repr=False)  # returns ``state``
@@ -95,7 +115,15 @@ class Progress(Record, Generic[State]):
 
 @dataclass(frozen=True, eq=False)
 class Rises:
-    """Increases of the objective by iteration; only rounding in exact methods."""
+    """Increases of the objective by iteration; only rounding in exact methods.
+
+    Examples
+    --------
+    >>> from regbayes.engine import StepResult, run
+    >>> rises = run(lambda x: StepResult(x + 1, terms={"loss": (x - 2) ** 2}), 0, max_iter=5).trace.rises
+    >>> rises.iterations.tolist(), rises.sizes.tolist(), rises.total
+    ([4, 5], [1.0, 3.0], 4.0)
+    """
 
     iterations: Integers  # (rises,)
     sizes: Floats  # (rises,), positive
@@ -123,6 +151,13 @@ class Trace:
 
     The initial state is iteration 0 if its objective is available. If the objective function changes between two runs,
     the iteration in between has two entries.
+
+    Examples
+    --------
+    >>> from regbayes.engine import StepResult, run
+    >>> trace = run(lambda x: StepResult(x / 2, terms={"loss": x, "prior": 1.0}), 8.0, max_iter=3).trace
+    >>> trace.objective.tolist(), trace.terms["loss"].tolist()
+    ([9.0, 5.0, 3.0], [8.0, 4.0, 2.0])
     """
 
     iterations: Integers  # (records,)
@@ -171,7 +206,15 @@ class Trace:
 @persistable(name="regbayes.engine.FitResult")
 @dataclass(frozen=True)
 class FitResult(Generic[State]):
-    """Result of a fit."""
+    """Result of a fit.
+
+    Examples
+    --------
+    >>> from regbayes.engine import StepResult, run
+    >>> result = run(lambda x: StepResult(x - 1, terms={"loss": abs(x - 3)}), 5, max_iter=4)
+    >>> result.status, result.kept_iteration, result.objective
+    (<Status.ITERATION_LIMIT: 'iteration_limit'>, 3, 0.0)
+    """
 
     state: State  # state with the lowest objective, or the last state
     trace: Trace
@@ -223,6 +266,12 @@ class AbsoluteChange(_Rule):
     """Stop once the last ``patience`` changes were all within a limit.
 
     Suitable for objectives with additive constants of any size, such as those of a Gaussian likelihood.
+
+    Examples
+    --------
+    >>> from regbayes.engine import AbsoluteChange
+    >>> AbsoluteChange(0.1)([-1000.0, -1002.0, -1002.05])
+    <Status.CONVERGED: 'converged'>
     """
 
     limit: float  # in units of the objective; 0: no change at all
@@ -247,6 +296,12 @@ class RelativeChange(AbsoluteChange):
 
     A change from ``f`` to ``f'`` is small if ``|f' - f| <= limit * max(|f|, |f'|, 1)``. The floor of one nat is for
     objectives that cross zero.
+
+    Examples
+    --------
+    >>> from regbayes.engine import RelativeChange, StepResult, run
+    >>> run(lambda x: StepResult(x / 2, terms={"loss": x + 10}), 8.0, max_iter=99, stop=RelativeChange(0.01)).n_iter
+    8
     """
 
     def limits(self, objectives: Floats) -> Floats | float:
@@ -260,6 +315,12 @@ class DiminishingReturns(_Rule):
     """Stop once ``window`` iterations achieve a small share of the total decrease.
 
     Suitable for objectives that decrease quickly at first and slowly later, with any additive constants.
+
+    Examples
+    --------
+    >>> from regbayes.engine import DiminishingReturns
+    >>> DiminishingReturns(tol=0.01, window=2)([100.0, 20.0, 10.0, 9.8, 9.7])
+    <Status.CONVERGED: 'converged'>
     """
 
     tol: float  # largest small share; 0 disables the rule
@@ -327,6 +388,17 @@ def run(  # noqa: PLR0913 - options, all by name
     Returns
     -------
     FitResult
+
+    Examples
+    --------
+    Gradient descent on ``(x - 3) ** 2``:
+
+    >>> from regbayes.engine import AbsoluteChange, StepResult, run
+    >>> def step(x: float) -> StepResult:
+    ...     return StepResult(x - 0.4 * (x - 3))
+    >>> result = run(step, 0.0, max_iter=99, objective=lambda x: {"loss": (x - 3) ** 2}, stop=AbsoluteChange(1e-6))
+    >>> result.status, round(result.state, 2)
+    (<Status.CONVERGED: 'converged'>, 3.0)
     """
     if max_iter < 0:
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")

@@ -100,6 +100,14 @@ class LocalBlocks:
     make : callable, default=None
         Converts an item of ``blocks``, such as a slice of a file, to the block that functions receive, in each call. By
         default blocks are passed directly.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.engine import LocalBlocks, row_blocks
+    >>> X = np.ones((3000, 2))
+    >>> LocalBlocks(row_blocks(len(X)), make=lambda rows: X[rows]).map_sum(np.sum, 0)
+    array([3000., 3000.])
     """
 
     blocks: Sequence[Any]

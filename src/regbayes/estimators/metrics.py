@@ -36,6 +36,12 @@ def task_accuracy(
         Another value of ``y_true`` that marks a missing label.
     sample_weight : array-like of shape (n_samples,), default=None
         Weight of each sample's labels.
+
+    Examples
+    --------
+    >>> from regbayes.metrics import task_accuracy
+    >>> task_accuracy([[1, 0], [1, float("nan")], [0, 1]], [[1, 1], [1, 0], [0, 1]])
+    0.8
     """
     targets, predicted = _take_observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
     return float(np.average(targets.values == predicted, weights=_weights(sample_weight, y_pred, targets)))
@@ -48,6 +54,12 @@ def subset_accuracy(
 
     Without missing labels it is scikit-learn's ``accuracy_score``. The parameters are those of `task_accuracy`. Samples
     without a label are left out.
+
+    Examples
+    --------
+    >>> from regbayes.metrics import subset_accuracy
+    >>> subset_accuracy([[1, 0], [1, float("nan")]], [[1, 1], [1, 0]])
+    0.5
     """
     targets, predicted = _take_observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
     wrong = np.bincount(targets.rows, targets.values != predicted, minlength=len(np.asarray(y_pred)))
@@ -76,6 +88,12 @@ def explained_variance_pooled(
     See Also
     --------
     explained_variance_within_tasks : Share of the variance within tasks that is explained.
+
+    Examples
+    --------
+    >>> from regbayes.metrics import explained_variance_pooled
+    >>> explained_variance_pooled([[1.0, 5.0], [3.0, 7.0]], [[2.0, 6.0], [2.0, 6.0]])
+    0.8
     """
     targets, predicted = _take_observed(y_true, y_pred, task)
     return float(r2_score(targets.values, predicted, sample_weight=_weights(sample_weight, y_pred, targets)))
@@ -100,6 +118,12 @@ def explained_variance_within_tasks(
     See Also
     --------
     explained_variance_pooled : Share of the variance around the overall mean that is explained.
+
+    Examples
+    --------
+    >>> from regbayes.metrics import explained_variance_within_tasks
+    >>> explained_variance_within_tasks([[1.0, 5.0], [3.0, 7.0]], [[2.0, 6.0], [2.0, 6.0]])
+    0.0
     """
     targets, predicted = _take_observed(y_true, y_pred, task)
     weights, n_tasks = _weights(sample_weight, y_pred, targets), len(targets.ids)

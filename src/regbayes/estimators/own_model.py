@@ -76,6 +76,17 @@ class MarginClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classi
     trace_ : Trace
         History of the terms of the objective.
     n_iter_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import MarginClassifier
+    >>> from regbayes.adapters import from_jax
+    >>> encode, loss = lambda p, x: x @ p, lambda p, x, z: ((x - z @ p.T) ** 2).sum(1)
+    >>> model = from_jax(encode, loss, np.eye(4)[:, :2])
+    >>> X = np.random.default_rng(0).standard_normal((60, 4))
+    >>> MarginClassifier(model, tol=1e-2).fit(X, X[:, 0] > 0).score(X, X[:, 0] > 0) > 0.9
+    True
     """
 
     model: OwnModel | None = None

@@ -46,6 +46,14 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
     PersistenceError
         If the object contains a function or a type that is not registered, or the file cannot be written. The message
         names the attribute.
+
+    Examples
+    --------
+    >>> from regbayes import load
+    >>> from regbayes.persistence import save
+    >>> save({"C": 1.0, "classes": ("no", "yes")}, "settings.regbayes")
+    >>> load("settings.regbayes")
+    {'C': 1.0, 'classes': ('no', 'yes')}
     """
     encoder = Encoder(type(obj).__name__)
     tree = encoder.encode(obj)
@@ -88,6 +96,15 @@ def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Any:
     PersistenceError
         If the file does not exist, has another format or an unsupported version of this format, or is truncated,
         damaged or altered.
+
+    Examples
+    --------
+    >>> from regbayes import ILSVMClassifier, load
+    >>> from regbayes.datasets import make_ibp_classification
+    >>> data = make_ibp_classification(100, 10, n_components=4, random_state=0)
+    >>> ILSVMClassifier(8, tol=1e-2, random_state=0).fit(data.data, data.target).save("model.regbayes")
+    >>> load("model.regbayes").predict(data.data[:5]).shape
+    (5,)
     """
     target = Path(path)
     if not target.exists():
