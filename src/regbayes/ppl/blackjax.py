@@ -16,7 +16,7 @@ from regbayes.ppl.tracing import trace_features
 
 @final
 class BlackJAXModel(JAXModel):
-    """A log-density in JAX for `regularize`, sampled by BlackJAX's NUTS.
+    """A log-density in JAX for `resample`, sampled by BlackJAX's NUTS.
 
     Parameters
     ----------
@@ -27,6 +27,14 @@ class BlackJAXModel(JAXModel):
     variables : callable, default=None
         Maps a position to a dictionary of arrays for the features. By default these are the arrays of the position,
         named ``x`` if there is only one array.
+
+    Examples
+    --------
+    >>> from regbayes import E, resample
+    >>> from regbayes.ppl import BlackJAXModel
+    >>> model = BlackJAXModel(lambda x: -0.5 * x**2, 0.0)  # doctest: +SKIP
+    >>> resample(model, E("x") == 2).after.round(3)  # doctest: +SKIP
+    array([2.])
     """
 
     def __init__(

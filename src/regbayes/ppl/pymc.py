@@ -27,6 +27,16 @@ class PyMCModel(NUTSModel):
     ----------
     model : pymc.Model
     n_chains : int, default=4
+
+    Examples
+    --------
+    >>> from regbayes import E, resample
+    >>> from regbayes.ppl import PyMCModel
+    >>> import pymc  # doctest: +SKIP
+    >>> with pymc.Model() as model:  # doctest: +SKIP
+    ...     x = pymc.Normal("x")
+    >>> resample(PyMCModel(model), E("x") == 2).after.round(3)  # doctest: +SKIP
+    array([2.])
     """
 
     def __init__(self, model: Any, n_chains: int = 4) -> None:

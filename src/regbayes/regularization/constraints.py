@@ -372,7 +372,16 @@ class _Moment(_Statistic[MomentConstraint]):
 
 
 class Var(_Moment):
-    """The variance of a feature, as in ``Var("mu") <= 4``, for `regularize_moments`."""
+    """The variance of a feature, as in ``Var("mu") <= 4``, for `regularize_moments`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import Samples, Var, regularize_moments
+    >>> draws = Samples({"mu": np.random.default_rng(0).normal(size=4000)})
+    >>> regularize_moments(draws, Var("mu") <= 0.5).after.round(3)
+    array([0.5])
+    """
 
     lowest, highest = 0.0, math.inf
 
@@ -382,7 +391,17 @@ class Var(_Moment):
 
 
 class Corr(_Moment):
-    """The correlation of two features, as in ``Corr("mu", "tau") == 0``."""
+    """The correlation of two features, as in ``Corr("mu", "tau") == 0``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import Corr, Samples, regularize_moments
+    >>> mu, noise = np.random.default_rng(0).normal(size=(2, 4000))
+    >>> draws = Samples({"mu": mu, "tau": mu + noise})
+    >>> regularize_moments(draws, Corr("mu", "tau") == 0.5).after.round(3)
+    array([0.5])
+    """
 
     lowest, highest = -1.0, 1.0
 

@@ -77,6 +77,16 @@ def empirical_bayes(
     EmpiricalBayesResult
         Status ``stalled`` means that ``update`` increased the objective, so that it is not a maximizer. The best
         parameters are returned.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from regbayes import E, Gaussian, empirical_bayes
+    >>> def posterior(theta):  # of m given y = 2, where y ~ N(m, 1) and m ~ N(theta, 1)
+    ...     return Gaussian((2 + theta) / 2, [0.5], log_evidence=-((2 - theta) ** 2) / 4)
+    >>> model = SimpleNamespace(posterior=posterior, update=lambda q: float(q.mean[0]))
+    >>> round(empirical_bayes(model, 0.0, E([1.0]) <= 1).theta, 3)
+    1.0
     """
 
     def solve(parameters: Theta) -> _State[Theta]:

@@ -25,7 +25,17 @@ from regbayes.regularization.result import RegularizedPosterior
 @persistable
 @dataclass(frozen=True, eq=False)
 class RegularizedMoments(Saveable):
-    """The posterior at the end of the sequence of linear problems, and its violation."""
+    """The posterior at the end of the sequence of linear problems, and its violation.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import Samples, Var, regularize_moments
+    >>> draws = Samples({"mu": np.random.default_rng(0).normal(size=4000)})
+    >>> result = regularize_moments(draws, Var("mu") == 0.5)
+    >>> result.labels, result.before.round(1), result.after.round(3), result.converged
+    (('Var(mu) == 0.5',), array([1.]), array([0.5]), True)
+    """
 
     regularized: RegularizedPosterior  # solution of the last linear problem; its gap certifies that problem
     labels: tuple[str, ...]  # (k,): one per variance or correlation

@@ -98,6 +98,15 @@ def regularize(
     UnreliableWeightsWarning
         If reweighting is unreliable: high Pareto k-hat, low effective sample size, or a tail of the tilt heavier than
         exponential. `RegularizedPosterior.diagnostics` has the messages.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import E, regularize
+    >>> draws = {"mu": np.random.default_rng(0).normal(size=4000)}
+    >>> result = regularize(draws, E("mu") >= 0.5)
+    >>> result.after.round(3), result.reliability
+    (array([0.5]), 'reliable')
     """
     if not isinstance(posterior, Posterior) and (
         isinstance(posterior, Mapping) or is_labelled(posterior) or has_samples(posterior)

@@ -42,6 +42,15 @@ class RegularizedPosterior(Saveable):
     For draws (`Samples`), the solution has a Monte Carlo error. ``before_mcse``, ``after_mcse``, ``multipliers_mcse``
     and ``kl_mcse`` are the standard errors, docs/math.md eq. (16) to (18), and ``mcse(features)`` those of other
     expectations. They are zero for exact posteriors, and NaN (not estimated) for draws in blocks on a cluster.
+
+    Examples
+    --------
+    >>> from regbayes import E, Gaussian, regularize
+    >>> result = regularize(Gaussian(0.0, [1.0]), E([1.0]) >= 2)
+    >>> round(result.kl, 3), result.multipliers.round(3), str(result.status)
+    (2.0, array([2.]), 'optimal')
+    >>> result.interval([1.0], 0.95).round(2)
+    array([[0.04, 3.96]])
     """
 
     posterior: Posterior  # the regularized posterior

@@ -97,6 +97,15 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
     See Also
     --------
     regularize : For draws, Gaussians and enumerated posteriors.
+
+    Examples
+    --------
+    >>> from regbayes import E, resample
+    >>> from regbayes.ppl import CallableSampler
+    >>> def draw(tilt, n_draws, rng, start):  # N(0, 1) with the factor exp(multiplier * x)
+    ...     return {"x": rng.normal(sum(tilt.multipliers), size=n_draws)}
+    >>> resample(CallableSampler(draw), E("x") == 2, n_draws=200).after.round(3)
+    array([2.])
     """
     integers: Any = (("n_draws", n_draws, 20), ("max_iter", max_iter, 1), ("seed", seed, 0))
     for name, value, least in integers:

@@ -31,6 +31,16 @@ class ResampledPosterior(RegularizedPosterior):
 
     ``posterior`` contains the draws of the final run, reweighted slightly to satisfy the constraints. ``base`` contains
     the draws of the first run, the posterior without constraints. ``kl`` is estimated from all runs.
+
+    Examples
+    --------
+    >>> from regbayes import E, resample
+    >>> from regbayes.ppl import CallableSampler
+    >>> def draw(tilt, n_draws, rng, start):  # N(0, 1) with the factor exp(multiplier * x)
+    ...     return {"x": rng.normal(sum(tilt.multipliers), size=n_draws)}
+    >>> result = resample(CallableSampler(draw), E("x") == 2, n_draws=200)
+    >>> bool(result.r_hat < 1.05), bool(abs(result.kl - 2) < 5 * result.kl_mcse)
+    (True, True)
     """
 
     runs: tuple[TemperedRun, ...]

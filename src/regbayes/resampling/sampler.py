@@ -30,6 +30,14 @@ class Tilt:
     Called with named arrays whose leading axis indexes draws, it returns ``<multipliers, functions>``, which a sampler
     adds to its log-density. `features` contains the user's functions, one entry per constraint. It is the same object
     in all calls of one `resample`, so compiled code can be cached.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.ppl import Tilt
+    >>> tilt = Tilt((lambda x: x**2,), np.array([-0.5]))
+    >>> tilt({"x": np.array([1.0, 2.0])})
+    array([-0.5, -2. ])
     """
 
     features: tuple[Any, ...]
@@ -66,7 +74,16 @@ class Tilt:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Initial draws of a run, estimated from earlier runs."""
+    """Initial draws of a run, estimated from earlier runs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.ppl import Start
+    >>> start = Start({"x": np.array([0.5, -1.0])}, positions=None, covariance=None, adaptation=None)
+    >>> start.variables["x"]  # the first point of each of two chains
+    array([ 0.5, -1. ])
+    """
 
     variables: Mapping[str, Array]  # name -> (n_chains, ...): one draw per chain, resampled for the new tilt
     positions: Floats | None  # (n_chains, d): the same in the sampler's coordinates, if available
@@ -76,7 +93,16 @@ class Start:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Draws and statistics of one run of a sampler."""
+    """Draws and statistics of one run of a sampler.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.ppl import Run
+    >>> run = Run({"x": np.array([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])})  # two chains of three draws
+    >>> run.flat_variables["x"]
+    array([0., 1., 2., 3., 4., 5.])
+    """
 
     variables: Mapping[str, Array]  # name -> (n_chains, n_draws, ...)
     positions: Floats | None = None  # (n_chains, n_draws, d): draws in the sampler's coordinates
@@ -116,6 +142,16 @@ class Sampler(ABC):
     """Base class of models that `resample` can sample under a tilt.
 
     A subclass implements `draw`. Chains must be independent, and the same seed must give the same draws.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import E, ppl, resample
+    >>> class Normal(ppl.Sampler):  # N(0, 1) with the factor exp(multiplier * x)
+    ...     def draw(self, tilt, n_draws, *, seed, start, final):
+    ...         return ppl.Run({"x": np.random.default_rng(seed).normal(sum(tilt.multipliers), size=(4, n_draws))})
+    >>> resample(Normal(), E("x") == 2, n_draws=200).after.round(3)
+    array([2.])
     """
 
     n_chains: int = 4

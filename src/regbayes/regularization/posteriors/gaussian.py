@@ -35,6 +35,13 @@ class Gaussian(Posterior):
         A vector is a diagonal covariance.
     log_evidence : float, default=None
         ``log p(D)``, if known; required by `empirical_bayes`.
+
+    Examples
+    --------
+    >>> from regbayes import E, Gaussian, regularize
+    >>> result = regularize(Gaussian([0.0, 1.0], [1.0, 4.0]), E([1.0, 1.0]) == 3)  # the mean of the sum
+    >>> result.posterior.mean.round(3)
+    array([0.4, 2.6])
     """
 
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, *, log_evidence: float | None = None) -> None:

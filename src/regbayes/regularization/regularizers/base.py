@@ -37,6 +37,15 @@ class Regularizer(ABC):
     A subclass defines `value`, `conjugate` and `prox`. `block_size` declares which coordinates are independent of
     each other, and `size` how many there are. Everything else has a default. See docs/adding_a_regularizer.md for
     an example.
+
+    Examples
+    --------
+    Regularizers can be shifted, multiplied and added:
+
+    >>> from regbayes.regularizers import AtLeast, Hinge
+    >>> g = 2.0 * Hinge().shift(1.0) + AtLeast(0.0)
+    >>> g.value([1.5]), g.value([-1.0])
+    (1.0, inf)
     """
 
     _targets: ClassVar[tuple[str, ...]] = ()  # names of the attributes in units of the expectations

@@ -37,6 +37,15 @@ class Sum(Regularizer):
 
     The dual solver uses separate multipliers for each part, and never the conjugate of the sum. `conjugate` and
     `prox` here are numerical, with a relative accuracy of about 1e-8.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import AtMost, Ridge, Sum
+    >>> regularize(Gaussian(1.0, [1.0]), [1.0], Sum([Ridge(9.0), AtMost(3.0)])).after.round(3)
+    array([3.])
+    >>> AtMost(3.0) + Ridge(9.0)
+    Sum(parts=[AtMost(bound=3), Ridge(target=9, scale=1)])
     """
 
     def __init__(self, parts: Sequence[Regularizer]) -> None:
@@ -125,6 +134,14 @@ class Separable(Regularizer):
     parts : sequence of Regularizer
     sizes : sequence of int, default=None
         Number of expectations of each part; required for parts without a fixed size.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import AtMost, Equal, Separable
+    >>> g = Separable([Equal(2.0), AtMost(3.0)], sizes=[1, 1])
+    >>> regularize(Gaussian([1.0, 4.0], [1.0, 1.0]), [[1.0, 0.0], [0.0, 1.0]], g).after.round(3)
+    array([2., 3.])
     """
 
     def __init__(self, parts: Sequence[Regularizer], sizes: Sequence[int] | None = None) -> None:
@@ -206,6 +223,15 @@ class Affine(Regularizer):
     scale : float or array of shape (m,), default=1.0
         Nonzero, with equal magnitudes within a block of interacting coordinates.
     offset : float or array of shape (m,), default=0.0
+
+    Examples
+    --------
+    The hinge loss ``2 max(0, 1 - x)`` of a margin x:
+
+    >>> from regbayes.regularizers import Affine, Hinge
+    >>> loss = Affine(Hinge(), factor=2.0, scale=-1.0, offset=1.0)
+    >>> loss.value([0.5]), loss.value([1.5])
+    (1.0, 0.0)
     """
 
     def __init__(

@@ -38,6 +38,13 @@ class Hinge(DualFormRegularizer):
         Penalty on a violation; one for each coordinate, or one for all.
     power : float, default=1.0
         1 is the hinge, 2 the squared hinge; any number >= 1.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import Hinge
+    >>> regularize(Gaussian([1.0, 5.0], [1.0, 1.0]), [[1.0, 0.0], [0.0, 1.0]], Hinge(C=[0.5, 3.0])).after.round(3)
+    array([0.5, 2. ])
     """
 
     def __init__(self, C: ArrayLike = 1.0, power: float = 1.0) -> None:
@@ -181,6 +188,17 @@ class MultiClassHinge(_MultiClass):
         Cost of each class, zero for the true one. Without it x is one block and costs are zero.
     labels : array of shape (rows,), default=None
         The row of ``cost`` that applies to each row, where ``cost`` is a table of costs by true class.
+
+    Examples
+    --------
+    A prior of weights ``w``, and a sample with the score ``w[i]`` for class i. The true class is 0:
+
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import MultiClassHinge
+    >>> score_differences = [[0.0, 0.0], [-1.0, 1.0]]  # to the true class
+    >>> hinge = MultiClassHinge(C=1.0, cost=[0.0, 1.0])
+    >>> regularize(Gaussian([0.0, 0.0], [1.0, 1.0]), score_differences, hinge).posterior.mean.round(3)
+    array([ 0.5, -0.5])
     """
 
     _squared = False
@@ -189,7 +207,14 @@ class MultiClassHinge(_MultiClass):
 @final
 @persistable
 class MultiClassSquaredHinge(_MultiClass):
-    """Squared `MultiClassHinge`: ``sum_n C_n max(0, max_i (cost_ni + x_ni))^2``."""
+    """Squared `MultiClassHinge`: ``sum_n C_n max(0, max_i (cost_ni + x_ni))^2``.
+
+    Examples
+    --------
+    >>> from regbayes.regularizers import MultiClassSquaredHinge
+    >>> MultiClassSquaredHinge(C=2.0, cost=[0.0, 1.0]).value([0.0, 0.5])
+    4.5
+    """
 
     _squared = True
 
@@ -211,6 +236,13 @@ class EpsilonInsensitive(DualFormRegularizer):
         Penalty on a violation; one for each coordinate, or one for all.
     power : {1, 2}, default=1
         2 penalizes the squared violation.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import EpsilonInsensitive
+    >>> regularize(Gaussian(5.0, [1.0]), [1.0], EpsilonInsensitive(2.0, epsilon=0.5, C=10.0)).after.round(3)
+    array([2.5])
     """
 
     _targets = ("target",)

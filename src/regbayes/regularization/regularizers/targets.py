@@ -29,7 +29,15 @@ DUAL_NORM = {1: np.inf, 2: 2, np.inf: 1}
 @final
 @persistable
 class Equal(DualFormRegularizer):
-    """Hard ``x == target``."""
+    """Hard ``x == target``.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import Equal
+    >>> regularize(Gaussian(0.0, [1.0]), [1.0], Equal(2.0)).after.round(3)
+    array([2.])
+    """
 
     _targets = ("target",)
 
@@ -52,7 +60,15 @@ class _Bound(DualFormRegularizer):
 @final
 @persistable
 class AtMost(_Bound):
-    """Hard ``x <= bound``."""
+    """Hard ``x <= bound``.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import AtMost
+    >>> regularize(Gaussian([1.0, 3.0], [1.0, 1.0]), [[1.0, 0.0], [0.0, 1.0]], AtMost(2.0)).after.round(3)
+    array([1., 2.])
+    """
 
     def dual_form(self, size: int) -> BoxDual:
         return BoxDual.of(size, self.bound, self.bound, lower=0.0)
@@ -61,7 +77,15 @@ class AtMost(_Bound):
 @final
 @persistable
 class AtLeast(_Bound):
-    """Hard ``x >= bound``."""
+    """Hard ``x >= bound``.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import AtLeast
+    >>> regularize(Gaussian([1.0, 3.0], [1.0, 1.0]), [[1.0, 0.0], [0.0, 1.0]], AtLeast(2.0)).after.round(3)
+    array([2., 3.])
+    """
 
     def dual_form(self, size: int) -> BoxDual:
         return BoxDual.of(size, self.bound, self.bound, upper=0.0)
@@ -76,6 +100,13 @@ class Interval(DualFormRegularizer):
     ----------
     low, high : float or array of shape (m,)
         Bounds, ``low <= high``.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import Interval
+    >>> regularize(Gaussian([1.0, 4.0], [1.0, 1.0]), [[1.0, 0.0], [0.0, 1.0]], Interval(2.0, 3.0)).after.round(3)
+    array([2., 3.])
     """
 
     _targets = ("low", "high")
@@ -105,6 +136,14 @@ class Ball(Regularizer):
         Norm of the distance.
     C : float, default=inf
         Penalty per unit outside the ball; inf is the hard ball.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import Ball
+    >>> posterior = Gaussian([3.0, 4.0], [1.0, 1.0])
+    >>> regularize(posterior, [[1.0, 0.0], [0.0, 1.0]], Ball(0.0, radius=1.0)).after.round(3)
+    array([0.6, 0.8])
     """
 
     _targets = ("target",)
@@ -185,7 +224,15 @@ class Ball(Regularizer):
 @final
 @persistable
 class Ridge(DualFormRegularizer):
-    """Quadratic penalty ``||x - target||^2 / (2 scale)``, stronger for a small scale."""
+    """Quadratic penalty ``||x - target||^2 / (2 scale)``, stronger for a small scale.
+
+    Examples
+    --------
+    >>> from regbayes import Gaussian, regularize
+    >>> from regbayes.regularizers import Ridge
+    >>> regularize(Gaussian(1.0, [1.0]), [1.0], Ridge(3.0, scale=1.0)).after.round(3)
+    array([2.])
+    """
 
     _targets = ("target",)
 
@@ -284,6 +331,15 @@ class KL(_Divergence):
         Known proportions, nonnegative.
     weight : float, default=1.0
         Weight of the penalty.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import Finite, regularize
+    >>> from regbayes.regularizers import KL
+    >>> classes = Finite([0, 1], probabilities=[0.5, 0.5])
+    >>> regularize(classes, lambda k: np.eye(2)[k], KL([0.8, 0.2], weight=10.0)).after.round(3)
+    array([0.778, 0.222])
     """
 
     _slope = 0.0
@@ -298,6 +354,14 @@ class GeneralizedKL(_Divergence):
     """Generalized KL divergence, for expectations that need not sum to one.
 
     ``weight sum_i target_i log(target_i / x_i) - target_i + x_i``. Parameters as in `KL`.
+
+    Examples
+    --------
+    >>> from regbayes import Finite, regularize
+    >>> from regbayes.regularizers import GeneralizedKL
+    >>> counts = Finite(range(6))
+    >>> regularize(counts, lambda n: n, GeneralizedKL([4.0], weight=10.0)).after.round(3)
+    array([3.804])
     """
 
     _slope = 1.0
