@@ -72,6 +72,10 @@ See Also
 --------
 {model} : One setting.
 PathSearchCV : Other parameters, and any estimator.
+
+Examples
+--------
+{examples}
 """
 
 
@@ -147,8 +151,10 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
                 f"{listed} : sequence, default={default!r}\n    Values of ``{name}``."
                 for name, (listed, default) in cls._values.items()
             ]
+            about, _, examples = cleandoc(cls.__doc__).partition("\n\nExamples\n--------\n")
             cls.__doc__ = DOCSTRING.format(
-                about=cleandoc(cls.__doc__),
+                about=about,
+                examples=examples,
                 lists="\n".join(lists),
                 parameters="\n".join(_describe_parameters(cls._model, cls._shared)),
                 model=cls._model.__name__,
@@ -272,6 +278,15 @@ class ILSVMClassifierCV(LatentSearch):
 
     Paths go from the largest C down, and each fit is warm-started from the previous one. A smaller C keeps fewer
     features, and features that a fit pruned do not return. The final fit follows the path of the best combination too.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from regbayes import ILSVMClassifierCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> search = ILSVMClassifierCV(8, Cs=[1.0], include_inputs=[False, True], cv=2, tol=1e-2, random_state=0)
+    >>> search.fit(X[::2], y[::2]).predict_proba(X[1::2]).shape  # calibrated on the folds
+    (75, 3)
     """
 
     _model = ILSVMClassifier
@@ -290,6 +305,15 @@ class ILSVMRegressorCV(LatentSearch):
     """Choose the parameters of `ILSVMRegressor` by cross-validation.
 
     Paths are as in `ILSVMClassifierCV`. Folds are random by default.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from regbayes import ILSVMRegressorCV
+    >>> X, y = make_friedman1(100, noise=1.0, random_state=0)
+    >>> search = ILSVMRegressorCV(8, Cs=[0.01, 1.0, 100.0], generative_weights=["auto"], cv=2, tol=1e-2, random_state=0)
+    >>> search.fit(X, y).C_
+    1.0
     """
 
     _model = ILSVMRegressor
@@ -316,6 +340,16 @@ class MedLDAClassifierCV(TopicSearch):
     """Choose the number of topics and C of `MedLDAClassifier` by cross-validation.
 
     List at least as many topics as classes. By default folds are random, and stratified for classes.
+
+    Examples
+    --------
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from regbayes import MedLDAClassifierCV
+    >>> texts = ["ball goal match", "goal team ball", "vote law party", "law vote court"] * 5
+    >>> X = CountVectorizer().fit_transform(texts)
+    >>> search = MedLDAClassifierCV([2, 4], Cs=[1.0], cv=2, random_state=0)
+    >>> search.fit(X, ["sport", "sport", "politics", "politics"] * 5).best_score_
+    1.0
     """
 
     _model = MedLDAClassifier
@@ -326,6 +360,16 @@ class MedLDARegressorCV(TopicSearch):
     """Choose the number of topics and C of `MedLDARegressor` by cross-validation.
 
     Folds are random by default.
+
+    Examples
+    --------
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from regbayes import MedLDARegressorCV
+    >>> texts = ["good film great cast", "great story good", "dull film poor cast", "poor story dull"] * 5
+    >>> X = CountVectorizer().fit_transform(texts)
+    >>> search = MedLDARegressorCV(2, Cs=[1.0], include_inputs=[False, True], cv=2, random_state=0)
+    >>> search.fit(X, [5, 4, 1, 2] * 5).include_inputs_
+    True
     """
 
     _model = MedLDARegressor
@@ -403,6 +447,15 @@ class MultiTaskILSVMClassifierCV(TaskSearch):
     label are in every training part, and so are samples that are needed to represent a task or a class. A ``scoring``
     name requires all labels to be observed. With ``task=`` a scorer receives an estimator that already has the tasks.
     For rare labels, see `MultiLabelThresholdCV`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> from regbayes import MultiTaskILSVMClassifierCV
+    >>> X, Y = make_multilabel_classification(100, n_classes=3, random_state=0)
+    >>> lists = {"Cs": [1e-3, 1.0, 1e3], "temperatures": [0.1], "include_inputs": [False]}
+    >>> MultiTaskILSVMClassifierCV(8, **lists, cv=2, tol=1e-2, random_state=0).fit(X, Y).C_
+    1.0
     """
 
     _model = MultiTaskILSVMClassifier
@@ -413,6 +466,15 @@ class MultiTaskILSVMRegressorCV(TaskSearch):
     """Choose the parameters of `MultiTaskILSVMRegressor` by cross-validation.
 
     Paths, folds and ``scoring`` are as in `MultiTaskILSVMClassifierCV`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_regression
+    >>> from regbayes import MultiTaskILSVMRegressorCV
+    >>> X, Y = make_regression(100, 8, n_targets=3, noise=100.0, random_state=0)
+    >>> lists = {"Cs": [1e-3, 0.1, 10.0], "temperatures": [0.1], "include_inputs": [False]}
+    >>> MultiTaskILSVMRegressorCV(8, **lists, cv=2, tol=1e-2, random_state=0).fit(X, Y).C_
+    0.1
     """
 
     _model = MultiTaskILSVMRegressor

@@ -24,7 +24,19 @@ ARRAY = {"dtype", "values"}  # keys of a stored array
 
 @dataclass(frozen=True)
 class FoldRecord:
-    """Result of one setting on one fold."""
+    """Result of one setting on one fold.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from regbayes import PathSearchCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> search = PathSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 5, 50]}, cv=3).fit(X, y)
+    >>> record = search.records_[0]
+    >>> record.params, record.fold, round(record.score, 2)
+    ({'n_neighbors': 1}, 0, 0.98)
+    """
 
     params: Setting
     fold: int
@@ -50,7 +62,19 @@ class FoldRecord:
 @persistable
 @dataclass(frozen=True)
 class OutOfFold:
-    """Held-out predictions of all fits of one setting, in the order of the samples."""
+    """Held-out predictions of all fits of one setting, in the order of the samples.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from regbayes import PathSearchCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> search = PathSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 5, 50]}, cv=3).fit(X, y)
+    >>> found = search.out_of_fold_
+    >>> round(float((found.predictions == y[found.rows]).mean()), 2)
+    0.98
+    """
 
     rows: Integers  # (n,): sorted indices of the samples; repeated for samples that were held out several times
     predictions: NDArray[Any] | None  # (n,) or (n, outputs)
@@ -97,6 +121,17 @@ def best_so_far(records: Iterable[FoldRecord], score: str | None = None) -> Sett
     ------
     ValueError
         If ``records`` is empty.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from regbayes import PathSearchCV
+    >>> from regbayes.search import best_so_far
+    >>> X, y = load_iris(return_X_y=True)
+    >>> search = PathSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 5, 50]}, cv=3).fit(X, y)
+    >>> best_so_far(search.records_)
+    {'n_neighbors': 5}
     """
     found: dict[str, list[FoldRecord]] = {}
     for record in records:
@@ -138,6 +173,18 @@ def write_records(records: Iterable[FoldRecord], path: str | os.PathLike[str], *
     ------
     ValueError
         If a setting has a value that JSON does not support, such as an estimator or a function.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from regbayes import PathSearchCV
+    >>> from regbayes.search import read_records, write_records
+    >>> X, y = load_iris(return_X_y=True)
+    >>> search = PathSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 5, 50]}, cv=3).fit(X, y)
+    >>> write_records(search.records_, "search.jsonl")
+    >>> len(read_records("search.jsonl"))
+    9
     """
     with Path(path).open("a" if append else "w", encoding="utf-8") as file:
         for record in records:
@@ -155,6 +202,17 @@ def read_records(path: str | os.PathLike[str]) -> list[FoldRecord]:
     ------
     ValueError
         If a line is not a record; the message has its number.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from regbayes import PathSearchCV
+    >>> from regbayes.search import read_records, write_records
+    >>> X, y = load_iris(return_X_y=True)
+    >>> search = PathSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 5, 50]}, cv=3).fit(X, y)
+    >>> write_records(search.records_[:6], "half.jsonl")
+    >>> search = search.fit(X, y, records=read_records("half.jsonl"))  # only the other 3 are fitted
     """
     found = []
     *lines, _ = Path(path).read_text(encoding="utf-8").split("\n")  # after the last line break: nothing, or a part

@@ -41,6 +41,16 @@ class FeatureStability(Saveable):
         Number of features of each of the other fits.
     threshold : float
         Similarity at which a feature counts as recurred.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.decomposition import PCA
+    >>> from regbayes import feature_stability
+    >>> X, _ = load_iris(return_X_y=True)
+    >>> found = feature_stability(PCA(2), X, n_resamples=3, random_state=0)
+    >>> found.returned.tolist()
+    [1.0, 1.0]
     """
 
     numbers: Integers

@@ -39,6 +39,17 @@ class ObjectiveDisplay(Display):
     iterations : array of shape (n,)
     terms : mapping of str to array of shape (n,)
         Their sum is the objective.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from regbayes import ILSVMClassifier
+    >>> from regbayes.plots import ObjectiveDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ILSVMClassifier(8, tol=1e-2, random_state=0).fit(X, y)
+    >>> display = ObjectiveDisplay.from_estimator(model)
+    >>> sorted(display.terms)
+    ['kl_features', 'kl_loadings', 'kl_sticks', 'kl_weights', 'likelihood', 'margin']
     """
 
     iterations: NDArray[Any]
@@ -87,6 +98,17 @@ class FeatureUseDisplay(Display):
         The classes, in order.
     features : sequence
         Names or numbers of the features, in order.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from regbayes import ILSVMClassifier
+    >>> from regbayes.plots import FeatureUseDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ILSVMClassifier(8, tol=1e-2, random_state=0).fit(X, y)
+    >>> display = FeatureUseDisplay.from_estimator(model, X, y)
+    >>> display.classes, display.by_class.shape == (3, len(display.features))
+    ([0, 1, 2], True)
     """
 
     overall: Floats
@@ -160,6 +182,17 @@ class FeatureWeightsDisplay(Display):
     features : sequence of n_features names or numbers
     name : str, default="output"
         Label of the axis of outputs.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from regbayes import ILSVMClassifier
+    >>> from regbayes.plots import FeatureWeightsDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ILSVMClassifier(8, tol=1e-2, random_state=0).fit(X, y)
+    >>> display = FeatureWeightsDisplay.from_estimator(model, outputs=["setosa", "versicolor", "virginica"])
+    >>> display.name, display.weights.shape == (3, len(display.features))
+    ('class', True)
     """
 
     weights: Floats
@@ -234,6 +267,15 @@ class TopWordsDisplay(Display):
         The largest loadings of each feature, the largest first.
     words : sequence of n_features sequences of n_words names
     features : sequence of n_features names or numbers
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.decomposition import PCA
+    >>> from regbayes.plots import TopWordsDisplay
+    >>> X, y = load_iris(return_X_y=True, as_frame=True)
+    >>> TopWordsDisplay.from_estimator(PCA(1).fit(X), feature_names=X.columns, n_words=2).words
+    [['petal length (cm)', 'sepal length (cm)']]
     """
 
     loadings: Floats
@@ -317,6 +359,16 @@ class TaskRelationsDisplay(Display):
     tasks : sequence of n_tasks names
     name : str, default="correlation"
         Label of the color bar.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> from regbayes import MultiTaskILSVMClassifier
+    >>> from regbayes.plots import TaskRelationsDisplay
+    >>> X, Y = make_multilabel_classification(60, n_classes=3, random_state=0)
+    >>> model = MultiTaskILSVMClassifier(8, tol=1e-2, random_state=0).fit(X, Y)
+    >>> TaskRelationsDisplay.from_estimator(model, X, tasks=["news", "sport", "art"]).relations.shape
+    (3, 3)
     """
 
     relations: Floats

@@ -36,6 +36,16 @@ class PosteriorShiftDisplay(Display):
         Expectations of the function.
     name : str, default="feature"
         Label of the axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import E, Gaussian, regularize
+    >>> from regbayes.plots import PosteriorShiftDisplay
+    >>> result = regularize(Gaussian(np.zeros(2), np.eye(2)), E([1.0, -1.0]) >= 1.0)
+    >>> display = PosteriorShiftDisplay.from_result(result, [1.0, -1.0], name="difference")
+    >>> round(display.mean_before, 3), round(display.mean_after, 3)
+    (0.0, 1.0)
     """
 
     edges: Floats
@@ -123,6 +133,15 @@ class DualMultipliersDisplay(Display):
     ----------
     multipliers : array of shape (m,)
     labels : sequence of m str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import E, Gaussian, regularize
+    >>> from regbayes.plots import DualMultipliersDisplay
+    >>> result = regularize(Gaussian(np.zeros(2), np.eye(2)), E([1.0, -1.0]) >= 1.0)
+    >>> DualMultipliersDisplay.from_result(result).multipliers.round(3).tolist()
+    [0.5]
     """
 
     multipliers: Floats

@@ -119,6 +119,17 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     -------
     ReportData
         Data for `render`, with averages and a few examples but without ``X``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from regbayes import ILSVMClassifier
+    >>> from regbayes.report import collect
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ILSVMClassifier(8, tol=1e-2, random_state=0).fit(X, y)
+    >>> data = collect(model, X, y, target_names=["setosa", "versicolor", "virginica"], fitted_to=True)
+    >>> data.model.sample, data.confusion.classes
+    ('training', ('setosa', 'versicolor', 'virginica'))
     """
     check_is_fitted(estimator)
     latent = find_latent(estimator, X)

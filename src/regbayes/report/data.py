@@ -268,7 +268,19 @@ class Regression:
 @persistable(name="regbayes.report.ReportData")
 @dataclass(frozen=True, eq=False)
 class ReportData(Saveable):
-    """Content of a report; create it with `collect` and write it with `render`."""
+    """Content of a report; create it with `collect` and write it with `render`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from regbayes import ILSVMClassifier
+    >>> from regbayes.report import collect
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ILSVMClassifier(8, tol=1e-2, random_state=0).fit(X, y)
+    >>> data = collect(model, X, y)
+    >>> data.title, data.confusion.counts.shape
+    ('ILSVMClassifier on 150 rows', (3, 3))
+    """
 
     title: str
     kind: Kind

@@ -54,6 +54,16 @@ def render(data: ReportData) -> str:
     -------
     str
         HTML, to be saved as UTF-8.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from regbayes import ILSVMClassifier
+    >>> from regbayes.report import collect, render
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ILSVMClassifier(8, tol=1e-2, random_state=0).fit(X, y)
+    >>> render(collect(model, X, y)).startswith("<!doctype html>")
+    True
     """
     if not isinstance(data, ReportData):
         raise TypeError(f"data must be a ReportData, which regbayes.report.collect returns; got {type(data).__name__}")
