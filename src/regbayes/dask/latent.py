@@ -214,6 +214,16 @@ class ILSVMRegressor(OnClusterFeatures, ilsvm_regressor.ILSVMRegressor):
 
     Parameters and fitted attributes are those of the plain estimator, except for ``embedding_``; `transform` computes
     it lazily.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from distributed import Client
+    >>> from regbayes.dask import ILSVMRegressor
+    >>> X = da.random.default_rng(0).normal(size=(100, 4), chunks=(50, 4))
+    >>> with Client(processes=False, dashboard_address=":0"):
+    ...     ILSVMRegressor(10, tol=0.1, random_state=0).fit(X, X[:, :2]).predict(X).shape
+    (100, 2)
     """
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
@@ -238,6 +248,16 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
 
     Parameters and fitted attributes are those of the plain estimator, except for ``embedding_``; `transform` computes
     it lazily.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from distributed import Client
+    >>> from regbayes.dask import IBPFactorAnalysis
+    >>> X = da.random.default_rng(0).normal(size=(100, 4), chunks=(50, 4)).cumsum(axis=1)
+    >>> with Client(processes=False, dashboard_address=":0"):
+    ...     IBPFactorAnalysis(10, tol=0.1, random_state=0).fit(X).score_samples(X).shape
+    (100,)
     """
 
     def inverse_transform(self, X: Any) -> Any:

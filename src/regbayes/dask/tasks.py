@@ -349,6 +349,16 @@ class MultiTaskILSVMRegressor(OnClusterTasks, multitask.MultiTaskILSVMRegressor)
 
     Parameters and fitted attributes are those of the plain estimator. The fit agrees with it up to rounding and the
     accuracy of the weights. ``loss="epsilon_insensitive"`` is not supported.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from distributed import Client
+    >>> from regbayes.dask import MultiTaskILSVMRegressor
+    >>> X = da.random.default_rng(0).normal(size=(100, 4), chunks=(50, 4))
+    >>> with Client(processes=False, dashboard_address=":0"):
+    ...     MultiTaskILSVMRegressor(8, tol=0.1, random_state=0).fit(X, X[:, :2]).predict(X).shape
+    (100, 2)
     """
 
     _local_only: ClassVar[dict[str, Any]] = {"loss": ("epsilon_insensitive",)}

@@ -145,6 +145,16 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
 
     Parameters and fitted attributes are those of the plain estimator. Only ``inference="variational"`` (the default)
     and squared losses are supported. Chunks of `X` may be sparse.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from distributed import Client
+    >>> from regbayes.dask import MedLDAClassifier
+    >>> X = da.random.default_rng(0).poisson(1.0, size=(100, 20), chunks=(50, 20))
+    >>> with Client(processes=False, dashboard_address=":0"):
+    ...     MedLDAClassifier(2, tol=0.1, random_state=0).fit(X, X[:, 0] > 0).predict(X).shape
+    (100,)
     """
 
     _ask = staticmethod(ask_labels)
@@ -171,6 +181,16 @@ class MedLDARegressor(OnClusterTopics, medlda.MedLDARegressor):
 
     Parameters and fitted attributes are those of the plain estimator. Only ``inference="variational"`` (the default)
     and squared losses are supported. Chunks of `X` may be sparse.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from distributed import Client
+    >>> from regbayes.dask import MedLDARegressor
+    >>> X = da.random.default_rng(0).poisson(1.0, size=(100, 20), chunks=(50, 20))
+    >>> with Client(processes=False, dashboard_address=":0"):
+    ...     MedLDARegressor(2, tol=0.1, random_state=0).fit(X, X[:, 0]).predict(X).shape
+    (100,)
     """
 
     _ask = staticmethod(ask_numbers)
