@@ -273,8 +273,8 @@ class TopWordsDisplay(Display):
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.decomposition import PCA
     >>> from regbayes.plots import TopWordsDisplay
-    >>> X, y = load_iris(return_X_y=True, as_frame=True)
-    >>> TopWordsDisplay.from_estimator(PCA(1).fit(X), feature_names=X.columns, n_words=2).words
+    >>> iris = load_iris()
+    >>> TopWordsDisplay.from_estimator(PCA(1).fit(iris.data), feature_names=iris.feature_names, n_words=2).words
     [['petal length (cm)', 'sepal length (cm)']]
     """
 
