@@ -16,7 +16,8 @@ MODULES = [
     if ">>> " in path.read_text(encoding="utf-8")
 ]
 IN_JAX = ("regbayes.adapters.fit", "regbayes.adapters.jax", "regbayes.adapters.model", "regbayes.estimators.own_model")
-NEEDS = {"regbayes.adapters.torch": "torch"} | dict.fromkeys(IN_JAX, "jax")
+SAMPLERS = {f"regbayes.ppl.{name}": name for name in ("numpyro", "pymc", "blackjax")}
+NEEDS = {"regbayes.adapters.torch": "torch"} | dict.fromkeys(IN_JAX, "jax") | SAMPLERS
 
 
 @pytest.mark.parametrize("name", MODULES)

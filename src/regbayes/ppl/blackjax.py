@@ -32,8 +32,8 @@ class BlackJAXModel(JAXModel):
     --------
     >>> from regbayes import E, resample
     >>> from regbayes.ppl import BlackJAXModel
-    >>> model = BlackJAXModel(lambda x: -0.5 * x**2, 0.0)  # doctest: +SKIP
-    >>> resample(model, E("x") == 2).after.round(3)  # doctest: +SKIP
+    >>> model = BlackJAXModel(lambda x: -0.5 * x**2, 0.0)
+    >>> resample(model, E("x") == 2).after.round(3)
     array([2.])
     """
 

@@ -16,7 +16,7 @@ from regbayes.ppl.tracing import trace_features
 
 @final
 class NumPyroModel(JAXModel):
-    """A NumPyro model for `regularize`, sampled by NUTS.
+    """A NumPyro model for `resample`, sampled by NUTS.
 
     Parameters
     ----------
@@ -27,9 +27,12 @@ class NumPyroModel(JAXModel):
 
     Examples
     --------
-    >>> from regbayes import E, regularize
+    >>> import numpyro
+    >>> from regbayes import E, resample
     >>> from regbayes.ppl import NumPyroModel
-    >>> result = regularize(NumPyroModel(eight_schools, y, sigma), E("mu") == 20)  # doctest: +SKIP
+    >>> model = NumPyroModel(lambda: numpyro.sample("x", numpyro.distributions.Normal()))
+    >>> resample(model, E("x") == 2).after.round(3)
+    array([2.])
     """
 
     def __init__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

@@ -32,10 +32,10 @@ class PyMCModel(NUTSModel):
     --------
     >>> from regbayes import E, resample
     >>> from regbayes.ppl import PyMCModel
-    >>> import pymc  # doctest: +SKIP
-    >>> with pymc.Model() as model:  # doctest: +SKIP
+    >>> import pymc
+    >>> with pymc.Model() as model:
     ...     x = pymc.Normal("x")
-    >>> resample(PyMCModel(model), E("x") == 2).after.round(3)  # doctest: +SKIP
+    >>> resample(PyMCModel(model), E("x") == 2).after.round(3)
     array([2.])
     """
 
