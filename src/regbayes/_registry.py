@@ -188,11 +188,11 @@ class Saveable:
     --------
     >>> from regbayes import load
     >>> from regbayes.persistence import Saveable, persistable
-    >>> @persistable(name="shop.Price")
-    ... class Price(Saveable): ...
-    >>> Price().save("price.regbayes")
-    >>> type(load("price.regbayes")).__name__
-    'Price'
+    >>> @persistable(name="shop.Model")
+    ... class Model(Saveable): ...
+    >>> Model().save("shop.regbayes")
+    >>> type(load("shop.regbayes")).__name__
+    'Model'
     """
 
     __slots__ = ()
