@@ -285,7 +285,7 @@ def test_invalid_constraint_values_raise(make, message):
         (lambda: regularize(POSTERIOR, E(both).given(both) <= 1), ValueError, "one true or false for each draw"),
         (lambda: regularize(POSTERIOR, E(both).given(EVENT) <= [1, 2, 3]), ValueError, "compared with 3 numbers"),
         (lambda: regularize(Gaussian([0.0], [1.0]), E([1.0]).given([1.0]) == 1), TypeError, "not affine; draw from"),
-        (lambda: regularize(POSTERIOR, E(both) <= [1, 2, 3]), ValueError, "takes 3 expectations, the features have 2"),
+        (lambda: regularize(POSTERIOR, E(both) <= [1, 2, 3]), ValueError, "the constraint functions have 2"),
         (lambda: regularize(POSTERIOR, both, KL([0.2, 0.3, 0.5])), ValueError, "takes 3 expectations"),
         (lambda: regularize(POSTERIOR, E(np.ones(39)) <= 1), ValueError, r"shape \(39,\)"),
         (lambda: regularize(POSTERIOR, E(np.ones((40, 2, 2))) <= 1), ValueError, r"shape \(40, 2, 2\)"),

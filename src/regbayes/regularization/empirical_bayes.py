@@ -51,7 +51,7 @@ class _State(Generic[Theta]):
 def empirical_bayes(
     model: Model[Theta],
     theta: Theta,
-    features: Any,
+    constraints: Any,
     regularizer: Regularizer | None = None,
     *,
     tol: float = 1e-8,
@@ -65,7 +65,7 @@ def empirical_bayes(
         The posterior requires a ``log_evidence``, which `Finite` has if its log-weights are the log-joint.
     theta : object
         Initial parameters.
-    features, regularizer
+    constraints, regularizer
         As in `regularize`.
     tol : float, default=1e-8
         Relative change of the objective below which the iteration stops.
@@ -93,7 +93,7 @@ def empirical_bayes(
         posterior = model.posterior(parameters)
         if posterior.log_evidence is None:
             raise ValueError("posterior(theta) must carry log_evidence, or rounds cannot be compared")
-        return _State(parameters, regularize(posterior, features, regularizer))
+        return _State(parameters, regularize(posterior, constraints, regularizer))
 
     def terms(state: _State[Theta]) -> dict[str, float]:
         evidence = state.regularized.base.log_evidence

@@ -54,7 +54,7 @@ class UnreliableWeightsWarning(UserWarning):
 
 def regularize(
     posterior: Posterior | Any,
-    features: Any,
+    constraints: Any,
     regularizer: Regularizer | None = None,
     *,
     tol: float = 1e-9,
@@ -72,11 +72,11 @@ def regularize(
     posterior : Finite, Gaussian, Samples, or draws
         The posterior p. A dict of arrays, NumPyro's ``MCMC``, ArviZ's InferenceData and an xarray DataTree or Dataset
         are converted to ``Samples(draws)``.
-    features : constraint, list of constraints, or features psi
-        Constraints such as ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``, or the features of a
+    constraints : constraint, list of constraints, or constraint functions psi
+        Constraints such as ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``, or the constraint functions of a
         ``regularizer``.
     regularizer : Regularizer, default=None
-        The function g of the features' expectations.
+        The function g of the expectations of the constraint functions.
     tol : float, default=1e-9
         Tolerance of the duality gap, relative to ``1 + |dual|``, and of the violation of hard constraints, in standard
         deviations. A violation above 1e-4 is never accepted.
@@ -128,8 +128,8 @@ def regularize(
     if max_iter < 0:
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     with within_device_memory(posterior):
-        evaluated, g, labels = gather(posterior, features, regularizer)
-        _check_events(posterior, features, regularizer)
+        evaluated, g, labels = gather(posterior, constraints, regularizer)
+        _check_events(posterior, constraints, regularizer)
         stack = Stack.of(g, len(labels))
         with np.errstate(
             over="ignore", invalid="ignore", divide="ignore"
@@ -140,7 +140,7 @@ def regularize(
             result = _result(posterior, evaluated, g, labels, problem, outcome)
         lost = None
         if result.status is Status.BOUNDARY and regularizer is None:
-            lost = _find_lost_event(result, as_constraints(features))
+            lost = _find_lost_event(result, as_constraints(constraints))
         if lost is not None:
             result = replace(result, status=Status.INFEASIBLE)
             if raise_infeasible:
@@ -233,7 +233,9 @@ def gather(
         if isinstance(features, Constraint) or (
             isinstance(features, list) and any(isinstance(c, Constraint) for c in features)
         ):
-            raise TypeError("a constraint has its regularizer already; give constraints, or features and a regularizer")
+            raise TypeError(
+                "a constraint has its regularizer already; give constraints, or constraint functions and a regularizer"
+            )
         if not isinstance(regularizer, Regularizer):
             raise TypeError(f"regularizer must be one of regbayes.regularizers, got {type(regularizer).__name__}")
         evaluated = posterior.evaluate(inside(features))
@@ -281,7 +283,7 @@ def as_constraints(given: Any) -> list[Constraint]:
     if any(isinstance(c, MomentConstraint) for c in (given if isinstance(given, list | tuple) else [given])):
         raise TypeError("variances and correlations are not linear in the posterior: call regularize_moments")
     if isinstance(given, E) or not isinstance(given, list | tuple):
-        raise TypeError("give constraints such as E(psi) <= b, or features and a regularizer")
+        raise TypeError("give constraints such as E(psi) <= b, or constraint functions and a regularizer")
     if not given:
         raise ValueError("the list of constraints is empty")
     flat = [c for item in given for c in (item if isinstance(item, list) else [item])]  # `given(...).between`
@@ -302,7 +304,9 @@ def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
 
 def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
     if regularizer.size is not None and regularizer.size != size:
-        raise ValueError(f"{what}: the regularizer takes {regularizer.size} expectations, the features have {size}")
+        raise ValueError(
+            f"{what}: the regularizer takes {regularizer.size} expectations, the constraint functions have {size}"
+        )
 
 
 def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None) -> _Outcome:
@@ -382,7 +386,7 @@ def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: 
             problem.center[i] + problem.scale[i] * x for x in (unreachable.needed, unreachable.reachable)
         )
         label, off = labels[i], abs(unreachable.needed - unreachable.reachable) * problem.scale[i]
-        reach = f"{'these draws reach' if drawn else 'the features reach'} only {reachable:.6g}"
+        reach = f"{'these draws reach' if drawn else 'the constraint functions reach'} only {reachable:.6g}"
         if off < 1e-300:  # an open domain, such as x > 0 of KL
             return f"the constraint {label} cannot be met: {reach}, on the edge of where it is defined"
         return f"the constraint {label} cannot be met: it needs {needed:.6g}, and {reach}, off by {off:.6g}"
@@ -399,7 +403,7 @@ def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: 
     named = [*named[:MOST_NAMED], f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else named
     other = " or what these draws can reach" if drawn else " or the posterior"
     if verdict.constant:
-        other = f": a combination of their features is the same for all {'draws' if drawn else 'models'}"
+        other = f": a combination of their functions is the same for all {'draws' if drawn else 'models'}"
     return f"the constraints contradict each other{other}; at the least violation: " + "; ".join(named)
 
 
@@ -414,7 +418,7 @@ def _warn(result: RegularizedPosterior) -> None:
         message = (
             f"regularize stalled after {result.n_iter} iterations {left}; more iterations would not help. Raise tol "
             "if this is good enough. Otherwise soften a hard constraint, (E(f) == b).soft(penalty), leave out "
-            "features that are nearly combinations of others, or lower very large penalties and weights."
+            "constraint functions that are nearly combinations of others, or lower very large penalties and weights."
         )
         warnings.warn(message, NotConvergedWarning, stacklevel=3)
     if result.diagnostics:

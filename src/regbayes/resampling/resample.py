@@ -33,7 +33,7 @@ from regbayes.resampling.tempering import Problem, SamplingError, Tempering, des
 
 def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is reported
     model: Sampler,
-    features: Any,
+    constraints: Any,
     regularizer: Regularizer | None = None,
     *,
     draws: Any = None,
@@ -46,17 +46,17 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
     """Sample the closest posterior of a model that satisfies constraints in expectation.
 
     Solves the same problem as `regularize`, but for a model instead of draws. The model is sampled repeatedly with an
-    additional factor ``exp<multipliers, features>``, whose multipliers are updated until the draws satisfy the
+    additional factor ``exp<multipliers, psi>``, whose multipliers are updated until the draws satisfy the
     constraints.
 
     Parameters
     ----------
     model : NumPyroModel, PyMCModel, BlackJAXModel, CallableSampler or another `Sampler`
         The model, from `regbayes.ppl`.
-    features : constraint, list of constraints, or features psi
+    constraints : constraint, list of constraints, or constraint functions psi
         As for `regularize`.
     regularizer : Regularizer, default=None
-        Function g of the expected features, if ``features`` are not constraints.
+        Function g of the expectations, if ``constraints`` are constraint functions.
     draws : Samples, or ArviZ or xarray object, default=None
         Draws of the model's posterior that replace the first run.
     n_draws : int, default=750
@@ -119,11 +119,14 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
             f"regbayes.ppl; got {type(model).__name__}. For draws call regularize(draws, constraints)."
         )
     given = None if draws is None else _as_run(model, draws)
-    functions = (inside(features),) if regularizer is not None else tuple(c.features for c in as_constraints(features))
+    if regularizer is None:
+        functions = tuple(c.features for c in as_constraints(constraints))
+    else:
+        functions = (inside(constraints),)
     if any(isinstance(function, np.ndarray) for function in functions):
         raise TypeError("Constraints on a model must be functions of its variables or their names; got an array.")
     try:
-        evaluated, g, labels = gather(Samples(dict(model.example()), chains=False), features, regularizer)
+        evaluated, g, labels = gather(Samples(dict(model.example()), chains=False), constraints, regularizer)
     except Exception as error:
         for name in model.observed:
             if f"'{name}" in str(error):
@@ -135,7 +138,7 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
         smooth = model.find_smooth(problem.tilt(np.zeros(len(labels))))
         if smooth is not None and not np.all(smooth):
             rough = ", ".join(label for label, is_smooth in zip(labels, smooth, strict=True) if not is_smooth)
-            return _reweight(problem, given, features, regularizer, rough)
+            return _reweight(problem, given, constraints, regularizer, rough)
         state = temper(problem, max_iter, TemperingPolicy(), given, callbacks)
         result = build_result(problem, state, g, evaluated.names)
     message = " ".join(result.reasons)
@@ -163,7 +166,7 @@ def _as_run(model: Sampler, draws: Any) -> Run:
 
 
 def _reweight(
-    problem: Problem, given: Run | None, features: Any, regularizer: Regularizer | None, rough: str
+    problem: Problem, given: Run | None, constraints: Any, regularizer: Regularizer | None, rough: str
 ) -> RegularizedPosterior:
     """Reweight draws of the posterior for functions without a gradient."""
     policy, plain = TemperingPolicy(), np.zeros(problem.stack.n_features)
@@ -176,7 +179,7 @@ def _reweight(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            result = regularize(Samples(found.variables, chains=True), features, regularizer, raise_infeasible=False)
+            result = regularize(Samples(found.variables, chains=True), constraints, regularizer, raise_infeasible=False)
         except ValueError as error:
             raise SamplingError(f"{error} No draw of the posterior is in it.", (first,)) from error
     is_solved = result.status in (Status.OPTIMAL, Status.BOUNDARY)
