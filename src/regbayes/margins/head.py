@@ -48,7 +48,7 @@ class HeadPolicy:
 
     max_ascent_scores: int = 100_000  # targets up to which coordinate ascent is faster, if few passes are allowed
     max_ascent_epochs: float = 2.0  # passes up to which it is faster; does not apply to multi-class losses
-    max_ascent_penalty: float = 100.0  # mean C above which a squared loss is nearly a hard margin
+    max_ascent_penalty: float = 1_000.0  # mean C above which a squared loss is nearly a hard margin
     max_curvature: int = 20_000_000  # maximum entries of the second derivatives for Newton's method
     max_class_weights: int = 2_000  # maximum weights of a multi-class head for Newton's method
     sample_per_weight: int = 30  # initial samples for the curvature, per weight of an output
