@@ -31,7 +31,7 @@ print(f"features in use: {model.n_components_} of {model.n_components}")
 print(f"accuracy on new digits: {model.score(X_test, y_test):.3f}")
 
 # --- interpretable features: zero or nonnegative
-reader = ILSVMClassifier(n_components=20, slab="half-normal", random_state=0).fit(X_train, y_train)
+reader = ILSVMClassifier(slab="half-normal", random_state=0).fit(X_train, y_train)
 psi = reader.feature_probabilities(X_test)
 print(f"\naccuracy: {reader.score(X_test, y_test):.3f}")
 print(f"off: {np.mean(psi < 0.1):.0%} of all values, undecided: {np.mean((psi >= 0.1) & (psi <= 0.9)):.0%}")
@@ -95,7 +95,7 @@ for name, make, keep_the_rest in [
     print(f"  {name:34s}", *(f"{mean_score(make, with_labels(n, keep_the_rest)):.3f}" for n in (50, 200)), sep="  ")
 
 # --- settings by cross-validation
-search = ILSVMClassifierCV(20, Cs=(0.3, 1.0, 3.0), temperatures=(0.05, 0.2), cv=3, random_state=0)
+search = ILSVMClassifierCV(20, Cs=(0.3, 1.0, 3.0), temperatures=(0.05, 0.2, 0.5), cv=3, random_state=0)
 search.fit(X_train, y_train)
 print(f"\nchosen: C={search.C_}, temperature={search.temperature_}; accuracy {search.score(X_test, y_test):.3f}")
 

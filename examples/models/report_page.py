@@ -39,7 +39,7 @@ def take_screenshot(page: Path, picture: Path) -> None:
 def show() -> None:
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
-    model = ILSVMClassifier(n_components=20, slab="half-normal", random_state=0).fit(X_train, y_train)
+    model = ILSVMClassifier(slab="half-normal", random_state=0).fit(X_train, y_train)
 
     write_report(model, X_test, y_test, "page.html", image_shape=(8, 8), data_name="held-out digits", title="Digits")
     page = Path("page.html")
