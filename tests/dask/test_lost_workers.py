@@ -39,7 +39,7 @@ def assert_same_fit(found, expected):
 @pytest.fixture
 def workers():
     """Two worker processes that restart when killed."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         yield client
 
 
